@@ -1,0 +1,89 @@
+/* What a device must offer to run a program: load, pages, step. One const table per backend; the engine (runtime/) is the only
+ * caller, always from one thread at a time. Zone 0 is the pinned zone, zone 1 the window. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/tensor/program.h"
+
+#define RN_PAGE_TOKENS 64   /* tokens per page */
+#define RN_CHUNK_TOKENS 256 /* tokens per attention partial sum */
+
+struct rn_err;
+
+enum rn_kv_type { RN_KV_F16, RN_KV_Q8_0, RN_KV_COUNT };
+
+/* One sequence in a step: where its keys and values lie. owner: engine thread. */
+struct rn_step_view {
+    uint64_t n_pinned;          /* S: indices below are in the pinned stream */
+    void *const *pinned;        /* per group g: pinned pages at [g * pinned_stride + k], tokens 64k.. */
+    size_t pinned_stride;
+    void *const *window;        /* per group g: window pages at [g * window_stride + k], tokens S + 64 (first_page + k).. */
+    size_t window_stride;
+    uint64_t first_page;        /* number of the first window page listed */
+};
+
+/* One token going through the model. */
+struct rn_step_row {
+    uint32_t id;
+    uint32_t view;              /* index into views */
+    uint64_t t;                 /* absolute index */
+    uint64_t base;              /* base(t) */
+    int32_t logits;             /* row of step.logits to write, or -1 */
+};
+
+struct rn_step {
+    uint32_t n_rows;            /* <= the backend's max_rows */
+    const struct rn_step_row *rows;   /* rows of one view are adjacent and ascending in t */
+    uint32_t n_views;
+    const struct rn_step_view *views;
+    const float *angles;        /* [n_rows, n_ropes, 2 zones, n_rot_max]: cos, sin pairs; zone 0 at t - E(t), zone 1 at t */
+    size_t angle_stride;        /* floats per (row, rope, zone) */
+    float *logits;              /* [rows that want them, n_vocab] */
+};
+
+struct rn_backend; /* each backend's own struct; the first member is `const struct rn_backend_ops *ops` */
+
+struct rn_backend_params {
+    uint32_t n_threads;         /* 0 = one per physical core available */
+    const char *cpu_mask;       /* kernel rows to hide, by name, comma-separated; NULL = none */
+    enum rn_kv_type kv;
+    uint32_t max_rows;          /* rows per step */
+    bool poison;                /* tests: fill fresh, freed and padding cells with NaN and 65504 */
+    void (*progress)(void *user, double share);  /* while repacking; may be NULL */
+    void *user;
+};
+
+struct rn_kernel_choice {       /* one line of "which kernel was picked" */
+    const char *op;
+    const char *row;
+};
+
+struct rn_backend_ops {
+    const char *name;           /* "cpu" */
+
+    /* Repacks every weight of the program; the file's bytes are not needed afterwards. -ENOTSUP: an operation, type or head size
+     * that this backend cannot do (named). -ENOMEM. */
+    int (*load)(struct rn_backend **ret, const struct rn_program *program, const struct rn_backend_params *params, struct rn_err *err);
+    void (*destroy)(struct rn_backend *b);
+
+    /* Bytes of a page of one group. pinned pages are f16, window pages of the KV type. */
+    size_t (*page_bytes)(const struct rn_backend *b, uint32_t group, bool pinned);
+    /* Device memory for a page; NULL = none left. */
+    void *(*page_alloc)(struct rn_backend *b, size_t bytes);
+    void (*page_free)(struct rn_backend *b, void *page, size_t bytes);
+    /* Copies the first n_tokens tokens of a page (rewind into a shared page). */
+    void (*page_copy)(struct rn_backend *b, uint32_t group, bool pinned, void *dst, const void *src, uint32_t n_tokens);
+
+    /* Runs the program once. Returns 0; -EIO device lost. Blocks until the logits are there. */
+    int (*step)(struct rn_backend *b, const struct rn_step *step, struct rn_err *err);
+
+    /* Kernel rows picked; *ret_n entries, borrowed. */
+    const struct rn_kernel_choice *(*kernels)(const struct rn_backend *b, size_t *ret_n);
+    /* One line for records: "cpu avx512vnni 2 threads". Borrowed. */
+    const char *(*device)(const struct rn_backend *b);
+    size_t (*weight_bytes)(const struct rn_backend *b);
+};
+

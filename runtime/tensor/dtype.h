@@ -1,0 +1,31 @@
+/* Element types of weights, by their GGUF number: one table row per type (names, block sizes, exact dequantisation).
+ * Source of numbers and layouts: the GGUF specification. Thread: any; everything is const. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum rn_dtype {
+    RN_DTYPE_F32 = 0,
+    RN_DTYPE_F16 = 1,
+    RN_DTYPE_Q4_0 = 2,
+    RN_DTYPE_Q4_1 = 3,
+    RN_DTYPE_Q8_0 = 8,
+};
+
+struct rn_dtype_info {
+    uint32_t id;           /* GGUF type number */
+    const char *name;      /* "Q4_0" */
+    uint32_t block_len;    /* elements per block; 0 = a known name whose layout we do not read (yet) */
+    uint32_t block_bytes;  /* bytes per block */
+    /* n_blocks blocks at src (any alignment) -> n_blocks * block_len floats, exactly as the format defines; NULL = cannot be loaded. */
+    void (*dequant)(const void *src, float *dst, size_t n_blocks);
+};
+
+/* NULL: no such type number was ever given out (a row without dequant is a known type that we cannot load). */
+const struct rn_dtype_info *rn_dtype_find(uint32_t id);
+
+/* IEEE 754 half precision. from: exact. to: round to nearest even, overflow to infinity, NaN stays NaN. */
+float rn_f16_to_f32(uint16_t h);
+uint16_t rn_f32_to_f16(float f);
