@@ -1,0 +1,146 @@
+/* The table of kernel rows and the choice of one row per operation (kernels.h). A new variant is one line here, one function in its
+ * instruction set's folder, and nothing else: tests/kernels walks this table.
+ *
+ * Within an operation: best first, plain C last. Operations stand in the order of enum rn_cpu_op (a test checks both). */
+#include <string.h>
+
+#include "runtime/base/err.h"
+#include "runtime/cpu/rows_internal.h"
+
+#define VNNI (RN_CPU_F16C | RN_CPU_AVX2_FMA | RN_CPU_AVX512 | RN_CPU_AVX512_VNNI)
+
+#ifdef RN_CPU_HAVE_AVX512VNNI
+#define ROW_AVX512VNNI(op, fn) {op, "avx512vnni", VNNI, (rn_cpu_fn)fn##_avx512vnni},
+#else
+#define ROW_AVX512VNNI(op, fn)
+#endif
+#define ROW_C(op, fn) {op, "c", 0, (rn_cpu_fn)fn##_c},
+
+#define ROWS(op, fn)           \
+    ROW_AVX512VNNI(op, fn)     \
+    ROW_C(op, fn)
+
+static const struct rn_cpu_row rows[] = {
+    ROWS(RN_CPU_MM1_Q4_0, rn_mm1_q4_0)
+    ROWS(RN_CPU_MMF_Q4_0, rn_mmf_q4_0)
+    ROWS(RN_CPU_MMN_Q4_0, rn_mmn_q4_0)
+    ROWS(RN_CPU_MM1_Q4_1, rn_mm1_q4_1)
+    ROWS(RN_CPU_MMF_Q4_1, rn_mmf_q4_1)
+    ROWS(RN_CPU_MMN_Q4_1, rn_mmn_q4_1)
+    ROWS(RN_CPU_MM1_Q8_0, rn_mm1_q8_0)
+    ROWS(RN_CPU_MMF_Q8_0, rn_mmf_q8_0)
+    ROWS(RN_CPU_MMN_Q8_0, rn_mmn_q8_0)
+    ROWS(RN_CPU_MM_F16, rn_mm_f16)
+    ROWS(RN_CPU_MM_F32, rn_mm_f32)
+    ROWS(RN_CPU_QUANT_ACT, rn_quant_act)
+    ROWS(RN_CPU_NORM, rn_norm)
+    ROWS(RN_CPU_ADD, rn_add)
+    ROWS(RN_CPU_SILU_MUL, rn_silu_mul)
+    ROWS(RN_CPU_ROPE, rn_rope)
+    ROWS(RN_CPU_KV_WRITE_F16, rn_kv_write_f16)
+    ROWS(RN_CPU_KV_WRITE_Q8_0, rn_kv_write_q8_0)
+    ROWS(RN_CPU_ATTN_F16, rn_attn_f16)
+    ROWS(RN_CPU_ATTN_Q8_0, rn_attn_q8_0)
+    ROWS(RN_CPU_ATTN_COMBINE, rn_attn_combine)
+};
+
+static const char *const op_names[RN_CPU_OP_COUNT] = {
+    [RN_CPU_MM1_Q4_0] = "mm1_q4_0",
+    [RN_CPU_MMF_Q4_0] = "mmf_q4_0",
+    [RN_CPU_MMN_Q4_0] = "mmn_q4_0",
+    [RN_CPU_MM1_Q4_1] = "mm1_q4_1",
+    [RN_CPU_MMF_Q4_1] = "mmf_q4_1",
+    [RN_CPU_MMN_Q4_1] = "mmn_q4_1",
+    [RN_CPU_MM1_Q8_0] = "mm1_q8_0",
+    [RN_CPU_MMF_Q8_0] = "mmf_q8_0",
+    [RN_CPU_MMN_Q8_0] = "mmn_q8_0",
+    [RN_CPU_MM_F16] = "mm_f16",
+    [RN_CPU_MM_F32] = "mm_f32",
+    [RN_CPU_QUANT_ACT] = "quant_act",
+    [RN_CPU_NORM] = "norm",
+    [RN_CPU_ADD] = "add",
+    [RN_CPU_SILU_MUL] = "silu_mul",
+    [RN_CPU_ROPE] = "rope",
+    [RN_CPU_KV_WRITE_F16] = "kv_write_f16",
+    [RN_CPU_KV_WRITE_Q8_0] = "kv_write_q8_0",
+    [RN_CPU_ATTN_F16] = "attn_f16",
+    [RN_CPU_ATTN_Q8_0] = "attn_q8_0",
+    [RN_CPU_ATTN_COMBINE] = "attn_combine",
+};
+
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
+
+const struct rn_cpu_row *rn_cpu_rows(enum rn_cpu_op op, size_t *ret_n)
+{
+    size_t first = 0;
+    while (first < N_ROWS && rows[first].op != op) {
+        first++;
+    }
+    size_t n = 0;
+    while (first + n < N_ROWS && rows[first + n].op == op) {
+        n++;
+    }
+    *ret_n = n;
+    return n ? &rows[first] : NULL;
+}
+
+const char *rn_cpu_op_name(enum rn_cpu_op op)
+{
+    return (uint32_t)op < RN_CPU_OP_COUNT ? op_names[op] : NULL;
+}
+
+/* Names that --cpu-mask knows, whether or not this build has them, so that one command line works on every machine. */
+static const char *const row_names[] = {"avx512vnni", "c"};
+
+static bool name_is(const char *name, const char *word, size_t len)
+{
+    return strlen(name) == len && memcmp(name, word, len) == 0;
+}
+
+static bool mask_hides(const char *mask, const char *name)
+{
+    for (const char *p = mask; p && *p;) {
+        size_t len = strcspn(p, ",");
+        if (name_is(name, p, len)) {
+            return true;
+        }
+        p += len + (p[len] == ',');
+    }
+    return false;
+}
+
+static int mask_check(const char *mask, struct rn_err *err)
+{
+    for (const char *p = mask; p && *p;) {
+        size_t len = strcspn(p, ",");
+        bool known = false;
+        for (size_t i = 0; i < sizeof(row_names) / sizeof(row_names[0]); i++) {
+            known = known || name_is(row_names[i], p, len);
+        }
+        if (!known) {
+            return rn_err_set(err, -EINVAL, "cpu mask: no kernel row is called '%.*s' (known: avx512vnni, c)", (int)(len > 64 ? 64 : len), p);
+        }
+        p += len + (p[len] == ',');
+    }
+    return 0;
+}
+
+int rn_cpu_kernels_choose(struct rn_cpu_kernels *ret, const char *mask, struct rn_err *err)
+{
+    int r = mask_check(mask, err);
+    if (r < 0) {
+        return r;
+    }
+    uint32_t features = rn_cpu_features();
+    for (uint32_t op = 0; op < RN_CPU_OP_COUNT; op++) {
+        size_t n;
+        const struct rn_cpu_row *row = rn_cpu_rows((enum rn_cpu_op)op, &n);
+        // The last row is plain C: it needs nothing and cannot be hidden, so the loop always ends on a row.
+        while (n > 1 && ((row->features & ~features) != 0 || mask_hides(mask, row->name))) {
+            row++;
+            n--;
+        }
+        ret->row[op] = row;
+    }
+    return 0;
+}
