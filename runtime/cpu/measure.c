@@ -1,0 +1,144 @@
+/* What the machine can do at best, in the same minute as a benchmark: bytes read per second from memory larger than the caches, and
+ * int8 multiply-adds per second. Both are the best of the passes that fit into the time, all threads starting each pass together. */
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/mem.h"
+#include "runtime/cpu/cpu.h"
+#include "runtime/cpu/pool.h"
+#include "runtime/cpu/rows_internal.h"
+
+#define READ_BYTES ((size_t)256 << 20) // 8 times the last-level cache of a big desktop part
+#define READ_BYTES_MIN ((size_t)16 << 20)
+#define STEP 4096 // shares of threads are whole pages
+
+struct probe {
+    struct rn_pool *pool;
+    uint8_t *memory;
+    size_t bytes;
+    uint64_t rounds; // of the integer probe, per pass and thread
+    uint64_t end_ns;
+    bool wide;       // AVX-512 VNNI probes can run
+    bool again;      // thread 0 decides between two barriers
+    double best;     // per second, over all threads; written by thread 0
+    _Atomic uint64_t sink; // keeps the compiler from dropping the work
+};
+
+static uint64_t read_plain(const uint8_t *p, size_t bytes)
+{
+    uint64_t sum[8] = {0};
+    for (size_t i = 0; i + sizeof(sum) <= bytes; i += sizeof(sum)) {
+        uint64_t line[8];
+        memcpy(line, p + i, sizeof(line));
+        for (int k = 0; k < 8; k++) {
+            sum[k] += line[k];
+        }
+    }
+    return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+
+static uint64_t read_share(const struct probe *p, uint32_t thread)
+{
+    uint32_t n = rn_pool_threads(p->pool);
+    size_t steps = p->bytes / STEP, from = steps * thread / n * STEP, to = steps * (thread + 1) / n * STEP;
+#ifdef RN_CPU_HAVE_AVX512VNNI
+    if (p->wide) {
+        return rn_probe_read_avx512vnni(p->memory + from, to - from);
+    }
+#endif
+    return read_plain(p->memory + from, to - from);
+}
+
+/* Thread 0 times passes of `work` between barriers until end_ns; `amount` is what one pass of all threads did. */
+static void passes(struct probe *p, uint32_t thread, uint64_t (*work)(const struct probe *, uint32_t), double amount)
+{
+    bool again = true;
+    while (again) {
+        rn_pool_barrier(p->pool, thread);
+        uint64_t start = thread == 0 ? rn_clock_ns() : 0;
+        uint64_t got = work(p, thread);
+        atomic_fetch_add_explicit(&p->sink, got, memory_order_relaxed);
+        rn_pool_barrier(p->pool, thread);
+        if (thread == 0) {
+            uint64_t now = rn_clock_ns();
+            p->best = fmax(p->best, amount * 1e9 / (double)(now - start + 1));
+            p->again = now < p->end_ns;
+        }
+        rn_pool_barrier(p->pool, thread);
+        again = p->again;
+    }
+}
+
+static void read_thread(void *arg, uint32_t thread)
+{
+    struct probe *p = arg;
+    uint32_t n = rn_pool_threads(p->pool);
+    size_t steps = p->bytes / STEP, from = steps * thread / n * STEP, to = steps * (thread + 1) / n * STEP;
+    memset(p->memory + from, 1, to - from); // untouched pages would all be the one zero page
+    passes(p, thread, read_share, (double)p->bytes);
+}
+
+/* Plain C has no register probe; its own kernel on weights that stay in the first-level cache is the peak. */
+#define PLAIN_GROUPS 8
+static uint64_t macs_plain(uint64_t rounds, uint32_t seed)
+{
+    _Alignas(64) uint8_t w[544 * PLAIN_GROUPS];
+    _Alignas(64) int8_t q[32 * PLAIN_GROUPS];
+    _Alignas(64) float d[PLAIN_GROUPS] = {0}, sd[PLAIN_GROUPS] = {0}, y[16];
+    _Alignas(64) int32_t sum[PLAIN_GROUPS] = {0};
+    memset(w, (int)(seed & 15), sizeof(w));
+    memset(q, 3, sizeof(q));
+    struct rn_acts a = {.n_tok = 1, .mb = 1, .n_groups = PLAIN_GROUPS, .q = q, .d = d, .sd = sd, .sum = sum};
+    struct rn_mm_args args = {.w = w, .n_groups = PLAIN_GROUPS, .a = &a, .y = y, .ldy = 16};
+    uint64_t ret = 0;
+    for (uint64_t i = 0; i < rounds * RN_PROBE_INT8_MACS / (512 * PLAIN_GROUPS); i++) {
+        rn_mm1_q8_0_c(&args, 0, 1);
+        ret += y[0] < 1;
+    }
+    return ret;
+}
+
+static uint64_t macs_share(const struct probe *p, uint32_t thread)
+{
+#ifdef RN_CPU_HAVE_AVX512VNNI
+    if (p->wide) {
+        return rn_probe_int8_avx512vnni(p->rounds, thread);
+    }
+#endif
+    return macs_plain(p->rounds, thread);
+}
+
+static void macs_thread(void *arg, uint32_t thread)
+{
+    struct probe *p = arg;
+    passes(p, thread, macs_share, (double)p->rounds * RN_PROBE_INT8_MACS * rn_pool_threads(p->pool));
+}
+
+void rn_cpu_measure(uint32_t n_threads, uint32_t ms, double *ret_read_gb_per_s, double *ret_int8_tops)
+{
+    struct probe p = {.bytes = READ_BYTES};
+    *ret_read_gb_per_s = 0;
+    *ret_int8_tops = 0;
+    const uint32_t need = RN_CPU_AVX512 | RN_CPU_AVX512_VNNI;
+    p.wide = (rn_cpu_features() & need) == need;
+    if (rn_pool_create(&p.pool, n_threads, /*err=*/NULL) < 0) {
+        return; // no threads: nothing to compare with
+    }
+    while (!(p.memory = rn_mem_region_alloc(p.bytes)) && p.bytes > READ_BYTES_MIN) {
+        p.bytes /= 2;
+    }
+    if (p.memory) {
+        p.end_ns = rn_clock_ns() + ms * UINT64_C(500000);
+        rn_pool_run(p.pool, read_thread, &p);
+        *ret_read_gb_per_s = p.best / 1e9;
+        rn_mem_region_free(p.memory, p.bytes);
+    }
+    p.best = 0;
+    p.rounds = p.wide ? 200000 : 4000; // about a millisecond per pass
+    p.end_ns = rn_clock_ns() + ms * UINT64_C(500000);
+    rn_pool_run(p.pool, macs_thread, &p);
+    *ret_int8_tops = p.best * 2 / 1e12;
+    rn_pool_destroy(p.pool);
+}
