@@ -1,0 +1,43 @@
+/* Probes of the machine's limits for measure.c: plain reads, and vpdpbusd chains that never leave the registers. */
+#include <immintrin.h>
+
+#include "runtime/cpu/rows_internal.h"
+
+uint64_t rn_probe_read_avx512vnni(const void *p, size_t bytes)
+{
+    const char *at = p;
+    __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+    for (size_t i = 0; i + 256 <= bytes; i += 256) {
+        // 2 KB ahead: as the kernels do, so that they are compared with what they could reach.
+        for (int k = 0; k < 256; k += 64) {
+            _mm_prefetch(at + i + 2048 + k, _MM_HINT_T0);
+        }
+        a = _mm512_add_epi64(a, _mm512_load_si512(at + i));
+        b = _mm512_add_epi64(b, _mm512_load_si512(at + i + 64));
+        c = _mm512_add_epi64(c, _mm512_load_si512(at + i + 128));
+        d = _mm512_add_epi64(d, _mm512_load_si512(at + i + 192));
+    }
+    return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d)));
+}
+
+#define CHAINS (RN_PROBE_INT8_MACS / 64) // 16: more than latency times issue rate of any such core
+
+uint64_t rn_probe_int8_avx512vnni(uint64_t n_rounds, uint32_t seed)
+{
+    __m512i acc[CHAINS];
+    __m512i x = _mm512_set1_epi8(3), y = _mm512_set1_epi8((char)(seed % 100 + 1));
+    for (int i = 0; i < CHAINS; i++) {
+        acc[i] = _mm512_setzero_si512();
+    }
+    for (uint64_t r = 0; r < n_rounds; r++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < CHAINS; i++) {
+            acc[i] = _mm512_dpbusd_epi32(acc[i], x, y);
+        }
+        __asm__ volatile("" : "+v"(x)); // the rounds must not be folded into one
+    }
+    for (int i = 1; i < CHAINS; i++) {
+        acc[0] = _mm512_add_epi32(acc[0], acc[i]);
+    }
+    return (uint64_t)_mm512_reduce_add_epi32(acc[0]);
+}
