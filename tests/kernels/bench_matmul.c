@@ -1,0 +1,95 @@
+/* Speed of the matrix kernels: GB/s of weights and GMAC/s, beside the machine's own limits measured in the same minute. The matrices
+ * have the default model's rows (576 and 1536 columns) and are large enough to come from memory; threads claim pieces, as in the
+ * engine. */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/mem.h"
+#include "runtime/cpu/cpu.h"
+#include "runtime/cpu/pool.h"
+#include "runtime/cpu/repack.h"
+#include "tests/kernels/matmul_internal.h"
+
+#define PIECE 8 // row blocks per claim
+
+struct job {
+    struct rn_pool *pool;
+    rn_mm_fn fn;
+    const struct rn_mm_args *args;
+    uint32_t n_blocks;
+};
+
+static void job_thread(void *arg, uint32_t thread)
+{
+    (void)thread;
+    const struct job *j = arg;
+    for (uint32_t b; (b = rn_pool_claim(j->pool, PIECE)) < j->n_blocks;) {
+        j->fn(j->args, b, b + PIECE < j->n_blocks ? b + PIECE : j->n_blocks);
+    }
+}
+
+/* Best seconds of several runs. */
+static double best_of(struct job *j, int runs)
+{
+    double best = 1e30;
+    for (int i = 0; i < runs; i++) {
+        uint64_t start = rn_clock_ns();
+        rn_pool_run(j->pool, job_thread, j);
+        double s = (double)(rn_clock_ns() - start) * 1e-9;
+        best = s < best ? s : best;
+    }
+    return best;
+}
+
+static void bench_op(enum rn_cpu_op op, enum rn_dtype type, uint32_t cols, uint32_t rows, uint32_t n_tok, uint32_t n_threads)
+{
+    uint32_t mb = n_tok == 1 ? 1 : n_tok <= 16 ? n_tok : 16;
+    size_t bytes = rn_repack_bytes(type, cols, rows), n;
+    struct rn_acts a = acts_alloc(n_tok, mb, cols / 32);
+    memset(a.q, 3, (size_t)n_tok * cols);
+    uint8_t *w = rn_mem_region_alloc(bytes);
+    float *y = rn_mem_region_alloc((size_t)n_tok * rows * sizeof(float));
+    struct rn_pool *pool = NULL;
+    if (!w || !y || rn_pool_create(&pool, n_threads, NULL) < 0) {
+        printf("out of memory\n");
+        return;
+    }
+    memset(w, 0x35, bytes);
+    struct rn_mm_args args = {.w = w, .n_groups = cols / 32, .a = &a, .y = y, .ldy = rows};
+    const struct rn_cpu_row *table = rn_cpu_rows(op, &n);
+    for (size_t i = 0; i < n; i++) {
+        bool plain = strcmp(table[i].name, "c") == 0;
+        if ((table[i].features & ~rn_cpu_features()) == 0 && (!plain || n_tok <= 2)) { // plain C's speed is the same per token
+            struct job j = {.pool = pool, .fn = (rn_mm_fn)table[i].fn, .args = &args, .n_blocks = rows / 16};
+            double s = best_of(&j, plain ? 1 : 7);
+            printf("%-9s %-10s %6u x %4u, %3u tok, %u threads: %6.1f GB/s %7.1f GMAC/s\n", rn_cpu_op_name(op), table[i].name, rows, cols,
+                n_tok, n_threads, (double)bytes / s / 1e9, (double)rows * cols * n_tok / s / 1e9);
+        }
+    }
+    rn_pool_destroy(pool);
+    rn_mem_region_free(w, bytes);
+    rn_mem_region_free(y, (size_t)n_tok * rows * sizeof(float));
+    acts_free(&a);
+}
+
+void bench_matmul(void)
+{
+    const uint32_t few[] = {2, 4, 8, 16};
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        double gb, tops;
+        rn_cpu_measure(threads, 400, &gb, &tops);
+        printf("%u threads: read %.1f GB/s, int8 %.2f tera operations/s = %.0f GMAC/s\n", threads, gb, tops, tops * 500);
+        for (int i = 0; i < N_MM_TYPES; i++) {
+            const struct mm_type *t = &mm_types[i];
+            bench_op(t->one, t->type, 576, 262144, 1, threads);
+            bench_op(t->one, t->type, 1536, 98304, 1, threads);
+            for (int k = 0; k < 4; k++) {
+                bench_op(t->few, t->type, 576, 262144, few[k], threads);
+            }
+            bench_op(t->many, t->type, 576, 1536, 128, threads);
+            bench_op(t->many, t->type, 1536, 576, 128, threads);
+            bench_op(t->many, t->type, 2048, 8192, 128, threads);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+/* The thread team: every thread runs, barriers separate intervals, claims hand out each piece once, and the caller's floating-point
+ * mode survives. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "runtime/base/err.h"
+#include "runtime/base/mem.h"
+#include "runtime/cpu/pool.h"
+
+#define MAX_THREADS 8
+#define N_INTERVALS 50
+#define N_ITEMS 101
+
+struct shared {
+    struct rn_pool *pool;
+    atomic_uint calls[MAX_THREADS];
+    uint32_t stage[MAX_THREADS]; // plain memory: the barrier orders it
+    atomic_uint wrong;
+    uint8_t taken[N_INTERVALS][N_ITEMS];
+    float tiny;
+};
+
+static struct rn_pool *pool_of(uint32_t n)
+{
+    struct rn_pool *p = NULL;
+    struct rn_err err = {0};
+    assert_int_equal(rn_pool_create(&p, n, &err), 0);
+    assert_int_equal(rn_pool_threads(p), n);
+    return p;
+}
+
+static void count_call(void *arg, uint32_t thread)
+{
+    struct shared *s = arg;
+    atomic_fetch_add(&s->calls[thread], 1);
+}
+
+static void each_thread_runs_once_per_run(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        struct shared s = {.pool = pool_of(n)};
+        for (uint32_t run = 1; run <= 300; run++) {
+            rn_pool_run(s.pool, count_call, &s);
+            for (uint32_t i = 0; i < MAX_THREADS; i++) {
+                assert_int_equal(atomic_load(&s.calls[i]), i < n ? run : 0);
+            }
+        }
+        rn_pool_destroy(s.pool);
+    }
+}
+
+static void stages(void *arg, uint32_t thread)
+{
+    struct shared *s = arg;
+    uint32_t n = rn_pool_threads(s->pool);
+    for (uint32_t k = 1; k <= N_INTERVALS; k++) {
+        s->stage[thread] = k;
+        rn_pool_barrier(s->pool, thread);
+        for (uint32_t i = 0; i < n; i++) {
+            if (s->stage[i] != k) {
+                atomic_fetch_add(&s->wrong, 1);
+            }
+        }
+        rn_pool_barrier(s->pool, thread);
+    }
+}
+
+static void barrier_separates_intervals(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= MAX_THREADS; n += n < 4 ? 1 : 4) {
+        struct shared s = {.pool = pool_of(n)};
+        rn_pool_run(s.pool, stages, &s);
+        rn_pool_run(s.pool, stages, &s);
+        assert_int_equal(atomic_load(&s.wrong), 0);
+        rn_pool_destroy(s.pool);
+    }
+}
+
+static void claims(void *arg, uint32_t thread)
+{
+    struct shared *s = arg;
+    for (uint32_t k = 0; k < N_INTERVALS; k++) {
+        uint32_t piece = 1 + k % 7;
+        for (uint32_t at; (at = rn_pool_claim(s->pool, piece)) < N_ITEMS;) {
+            for (uint32_t i = at; i < at + piece && i < N_ITEMS; i++) {
+                s->taken[k][i]++; // plain memory: a piece handed out twice is a race that ThreadSanitizer sees
+            }
+        }
+        if (k + 1 < N_INTERVALS) { // the last interval ends with the run
+            rn_pool_barrier(s->pool, thread);
+        }
+    }
+}
+
+static void claims_cover_each_interval_once(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        struct shared s = {.pool = pool_of(n)};
+        for (uint8_t run = 1; run <= 3; run++) {
+            rn_pool_run(s.pool, claims, &s);
+            for (uint32_t k = 0; k < N_INTERVALS; k++) {
+                for (uint32_t i = 0; i < N_ITEMS; i++) {
+                    assert_int_equal(s.taken[k][i], run);
+                }
+            }
+        }
+        rn_pool_destroy(s.pool);
+    }
+}
+
+static void halve_tiny(void *arg, uint32_t thread)
+{
+    struct shared *s = arg;
+    volatile float x = s->tiny;
+    x = x * 0.5f;
+    if (x != 0) {
+        atomic_fetch_add(&s->calls[thread], 1);
+    }
+}
+
+static void denormals_are_flushed_inside_a_run_only(void **state)
+{
+    (void)state;
+#if !defined(__x86_64__)
+    print_message("skipped: the flush mode is set on x86-64 only\n");
+    skip();
+#endif
+    struct shared s = {.pool = pool_of(3), .tiny = 1.5e-38f};
+    rn_pool_run(s.pool, halve_tiny, &s);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(atomic_load(&s.calls[i]), 0);
+    }
+    halve_tiny(&s, 5);
+    assert_int_equal(atomic_load(&s.calls[5]), 1);
+    rn_pool_destroy(s.pool);
+}
+
+static void impossible_counts_and_lost_memory_are_errors(void **state)
+{
+    (void)state;
+    struct rn_err err = {0};
+    struct rn_pool *p = NULL;
+    assert_int_equal(rn_pool_create(&p, 0, &err), -EINVAL);
+    assert_int_equal(rn_pool_create(&p, 100000, &err), -EINVAL);
+    for (uint64_t i = 1; i <= 2; i++) {
+        rn_mem_fail_at(i);
+        assert_int_equal(rn_pool_create(&p, 2, &err), -ENOMEM);
+    }
+    rn_mem_fail_at(0);
+    assert_null(p);
+    rn_pool_destroy(NULL);
+    rn_pool_destroy(pool_of(4)); // never ran
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_thread_runs_once_per_run),
+        cmocka_unit_test(barrier_separates_intervals),
+        cmocka_unit_test(claims_cover_each_interval_once),
+        cmocka_unit_test(denormals_are_flushed_inside_a_run_only),
+        cmocka_unit_test(impossible_counts_and_lost_memory_are_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
