@@ -30,7 +30,10 @@ int rn_err_prefix(struct rn_err *err, const char *format, ...)
         n = (int)sizeof story - 3;
     }
     memcpy(story + n, ": ", 3);
-    strncat(story, err->text, sizeof story - (size_t)n - 3);
+    size_t room = sizeof story - (size_t)n - 3, len = strnlen(err->text, sizeof err->text);
+    len = len < room ? len : room;
+    memcpy(story + n + 2, err->text, len);
+    story[(size_t)n + 2 + len] = 0;
     memcpy(err->text, story, sizeof story);
     return err->code ? err->code : -EIO;
 }

@@ -15,14 +15,18 @@ struct rn_err;
 
 enum rn_kv_type { RN_KV_F16, RN_KV_Q8_0, RN_KV_COUNT };
 
-/* One sequence in a step: where its keys and values lie. owner: engine thread. */
+/* The pages of one sequence in one layer group. Groups with a trained sliding window have n_pinned = 0. owner: engine thread. */
+struct rn_step_pages {
+    uint64_t n_pinned;          /* S: indices below are in the pinned stream; window indices count from here */
+    void *const *pinned;        /* [k]: tokens 64 k .. 64 k + 63 */
+    void *const *window;        /* [k]: tokens S + 64 (first_page + k) .. */
+    uint64_t first_page;
+};
+
+/* One sequence in a step. */
 struct rn_step_view {
-    uint64_t n_pinned;          /* S: indices below are in the pinned stream */
-    void *const *pinned;        /* per group g: pinned pages at [g * pinned_stride + k], tokens 64k.. */
-    size_t pinned_stride;
-    void *const *window;        /* per group g: window pages at [g * window_stride + k], tokens S + 64 (first_page + k).. */
-    size_t window_stride;
-    uint64_t first_page;        /* number of the first window page listed */
+    uint64_t first;             /* lowest index that a sliding window may reach: the origin after a rebase, else 0 */
+    const struct rn_step_pages *groups; /* [n_groups] */
 };
 
 /* One token going through the model. */
@@ -31,7 +35,7 @@ struct rn_step_row {
     uint32_t view;              /* index into views */
     uint64_t t;                 /* absolute index */
     uint64_t base;              /* base(t) */
-    int32_t logits;             /* row of step.logits to write, or -1 */
+    float *logits;              /* [n_vocab] host memory to fill, or NULL */
 };
 
 struct rn_step {
@@ -41,7 +45,6 @@ struct rn_step {
     const struct rn_step_view *views;
     const float *angles;        /* [n_rows, n_ropes, 2 zones, n_rot_max]: cos, sin pairs; zone 0 at t - E(t), zone 1 at t */
     size_t angle_stride;        /* floats per (row, rope, zone) */
-    float *logits;              /* [rows that want them, n_vocab] */
 };
 
 struct rn_backend; /* each backend's own struct; the first member is `const struct rn_backend_ops *ops` */
@@ -71,9 +74,11 @@ struct rn_backend_ops {
 
     /* Bytes of a page of one group. pinned pages are f16, window pages of the KV type. */
     size_t (*page_bytes)(const struct rn_backend *b, uint32_t group, bool pinned);
-    /* Device memory for a page; NULL = none left. */
+    /* Device memory for pages, 64-byte aligned; NULL = none left. */
     void *(*page_alloc)(struct rn_backend *b, size_t bytes);
-    void (*page_free)(struct rn_backend *b, void *page, size_t bytes);
+    void (*page_free)(struct rn_backend *b, void *pages, size_t bytes);
+    /* A page went back to the pool: nothing to do, except to poison it when params.poison asks for that. */
+    void (*page_clear)(struct rn_backend *b, void *page, size_t bytes);
     /* Copies the first n_tokens tokens of a page (rewind into a shared page). */
     void (*page_copy)(struct rn_backend *b, uint32_t group, bool pinned, void *dst, const void *src, uint32_t n_tokens);
 

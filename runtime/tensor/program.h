@@ -19,7 +19,7 @@ enum rn_op_kind {
     RN_OP_GATED,     /* out = act(parts[0].weight . in + bias) * (parts[1].weight . in + bias) */
     RN_OP_ROPE_KV,   /* rotates q (once per zone) and k by the step's angles; stores k and v in the row's page */
     RN_OP_ATTENTION, /* out = softmax over visible(t) */
-    RN_OP_LOGITS,    /* parts[0].weight . in, for the rows that want logits, into the step's logits */
+    RN_OP_LOGITS,    /* parts[0].weight . in, for the rows that want logits, into each row's memory */
     RN_OP_COUNT
 };
 

@@ -1,0 +1,340 @@
+/* Attention on the CPU: how a step's queries are cut into tasks, and the two operations RoPE + KV write and attention.
+ *
+ * A task is one KV head with up to 16 queries: the query heads of its group, for as many adjacent rows of one sequence as fit, so K and V
+ * are read once for all of them. With enough tasks each is worked through by one thread, chunk after chunk. With few (decode) the chunks
+ * of all tasks are handed out singly, their partial sums are stored and combined afterwards. Both ways compute the same partial sums over
+ * the same 256-token chunks and combine them in the same order: pinned first, then window, ascending. */
+#include <string.h>
+
+#include "runtime/base/err.h"
+#include "runtime/base/mem.h"
+#include "runtime/cpu/cpu_internal.h"
+#include "runtime/cpu/pool.h"
+
+#define KERNEL(c, type, op) ((type)(c)->kernels.row[op]->fn)
+#define CHUNK_PAGES (RN_CHUNK_TOKENS / RN_PAGE_TOKENS)
+
+/* ---- what a row sees ----------------------------------------------------------------------------------------------------------------- */
+
+/* First index that row t reads in the window stream, which counts from n_pinned. */
+static uint64_t window_low(const struct rn_cpu *c, uint32_t group, const struct rn_step_row *row)
+{
+    uint32_t sliding = c->program->groups[group].window;
+    if (!sliding) {
+        return row->base;
+    }
+    uint64_t first = c->step->views[row->view].first;
+    uint64_t low = row->t + 1 > sliding ? row->t + 1 - sliding : 0;
+    return low > first ? low : first;
+}
+
+static const struct rn_step_pages *row_pages(const struct rn_cpu *c, uint32_t group, const struct rn_step_row *row)
+{
+    return &c->step->views[row->view].groups[group];
+}
+
+/* ---- plan ---------------------------------------------------------------------------------------------------------------------------- */
+
+static int grow(void **p, uint32_t *cap, uint32_t need, size_t size, struct rn_err *err)
+{
+    if (need <= *cap) {
+        return 0;
+    }
+    uint32_t want = *cap ? 2 * *cap : 64;
+    want = want < need ? need : want;
+    void *grown = rn_mem_realloc(*p, want, size);
+    if (!grown) {
+        return rn_err_nomem(err, want * size, "the attention plan");
+    }
+    *p = grown;
+    *cap = want;
+    return 0;
+}
+
+static int add_chunk(struct rn_attn_plan *plan, uint32_t task, bool pinned, uint64_t chunk, struct rn_err *err)
+{
+    int r = grow((void **)&plan->chunks, &plan->cap_chunks, plan->n_chunks + 1, sizeof *plan->chunks, err);
+    if (r == 0) {
+        plan->chunks[plan->n_chunks++] = (struct rn_attn_chunk){.task = task, .pinned = pinned, .chunk = chunk};
+    }
+    return r;
+}
+
+/* The chunks that any row of the task sees. Its rows are adjacent and ascending, so first and last bound them. */
+static int add_task_chunks(struct rn_cpu *c, struct rn_attn_plan *plan, uint32_t group, uint32_t task, struct rn_err *err)
+{
+    const struct rn_attn_task *a = &plan->tasks[task];
+    const struct rn_step_row *first = &c->step->rows[a->row0], *last = first + a->n_rows - 1;
+    uint64_t s = row_pages(c, group, first)->n_pinned;
+    uint64_t pinned = last->t + 1 < s ? last->t + 1 : s;
+    int r = 0;
+    for (uint64_t k = 0; k * RN_CHUNK_TOKENS < pinned && r == 0; k++) {
+        r = add_chunk(plan, task, true, k, err);
+    }
+    if (last->t >= s) {
+        uint64_t low = window_low(c, group, first); // never decreases from row to row
+        for (uint64_t k = (low - s) / RN_CHUNK_TOKENS; k <= (last->t - s) / RN_CHUNK_TOKENS && r == 0; k++) {
+            r = add_chunk(plan, task, false, k, err);
+        }
+    }
+    return r;
+}
+
+static int add_task(struct rn_attn_plan *plan, const struct rn_attn_task *task, struct rn_err *err)
+{
+    int r = grow((void **)&plan->tasks, &plan->cap_tasks, plan->n_tasks + 1, sizeof *plan->tasks, err);
+    if (r == 0) {
+        plan->tasks[plan->n_tasks++] = *task;
+    }
+    return r;
+}
+
+/* Cuts the rows [row0, row1) of one view into tasks. */
+static int add_view_tasks(struct rn_cpu *c, struct rn_attn_plan *plan, uint32_t row0, uint32_t row1, struct rn_err *err)
+{
+    uint32_t group_heads = c->program->n_heads / c->program->n_kv_heads;
+    uint32_t heads = group_heads < RN_ATTN_MAX_Q ? group_heads : RN_ATTN_MAX_Q, rows = RN_ATTN_MAX_Q / heads;
+    for (uint32_t kv = 0; kv < c->program->n_kv_heads; kv++) {
+        for (uint32_t row = row0; row < row1; row += rows) {
+            for (uint32_t h = 0; h < group_heads; h += heads) {
+                struct rn_attn_task task = {.row0 = row, .n_rows = row1 - row < rows ? row1 - row : rows, .kv_head = kv,
+                                            .head0 = kv * group_heads + h, .n_heads = group_heads - h < heads ? group_heads - h : heads};
+                int r = add_task(plan, &task, err);
+                if (r < 0) {
+                    return r;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+static int plan_group(struct rn_cpu *c, uint32_t group, struct rn_err *err)
+{
+    struct rn_attn_plan *plan = &c->plans[group];
+    plan->n_tasks = 0;
+    plan->n_chunks = 0;
+    int r = 0;
+    for (uint32_t row0 = 0, row1; row0 < c->step->n_rows && r == 0; row0 = row1) {
+        row1 = row0 + 1;
+        while (row1 < c->step->n_rows && c->step->rows[row1].view == c->step->rows[row0].view) {
+            row1++;
+        }
+        r = add_view_tasks(c, plan, row0, row1, err);
+    }
+    r = r < 0 ? r : grow((void **)&plan->first_chunk, &plan->cap_first, plan->n_tasks + 1, sizeof *plan->first_chunk, err);
+    for (uint32_t task = 0; task < plan->n_tasks && r == 0; task++) {
+        plan->first_chunk[task] = plan->n_chunks;
+        r = add_task_chunks(c, plan, group, task, err);
+    }
+    if (r < 0) {
+        return r;
+    }
+    plan->first_chunk[plan->n_tasks] = plan->n_chunks;
+    plan->split = c->n_threads > 1 && plan->n_tasks < 4 * c->n_threads && plan->n_chunks > plan->n_tasks;
+    size_t need = plan->split ? (size_t)plan->n_chunks * RN_ATTN_MAX_Q * (c->program->head_dim + 2) : 0;
+    if (need > plan->cap_partial) {
+        rn_mem_free(plan->partial);
+        plan->cap_partial = 0;
+        plan->partial = rn_mem_alloc64(2 * need, sizeof *plan->partial);
+        if (!plan->partial) {
+            return rn_err_nomem(err, 2 * need * sizeof *plan->partial, "attention partial sums");
+        }
+        plan->cap_partial = 2 * need;
+    }
+    return 0;
+}
+
+int rn_cpu_attn_plan(struct rn_cpu *c, struct rn_err *err)
+{
+    int r = 0;
+    for (uint32_t g = 0; g < c->program->n_groups && r == 0; g++) {
+        r = plan_group(c, g, err);
+    }
+    return r;
+}
+
+/* ---- RoPE and KV write --------------------------------------------------------------------------------------------------------------- */
+
+static const float *row_angles(const struct rn_cpu *c, uint32_t layer, uint32_t row, bool window)
+{
+    size_t at = ((size_t)row * c->program->n_ropes + c->program->layer_rope[layer]) * 2 + (window ? 1 : 0);
+    return c->step->angles + at * c->step->angle_stride;
+}
+
+/* The K part of (layer, head) in a page; the V part follows it. */
+static size_t part_offset(const struct rn_cpu *c, uint32_t layer, uint32_t kv_head, size_t part_bytes)
+{
+    return ((size_t)c->program->layer_slot[layer] * c->program->n_kv_heads + kv_head) * 2 * part_bytes;
+}
+
+static void write_kv(struct rn_cpu *c, uint32_t layer, uint32_t row_index, uint32_t kv_head, const float *k)
+{
+    uint32_t group = c->program->layer_group[layer], hd = c->program->head_dim;
+    const struct rn_step_row *row = &c->step->rows[row_index];
+    const struct rn_step_pages *pages = row_pages(c, group, row);
+    bool pinned = row->t < pages->n_pinned, q8 = !pinned && c->kv == RN_KV_Q8_0;
+    uint64_t at = pinned ? row->t : row->t - pages->n_pinned;
+    uint8_t *page = pinned ? pages->pinned[at / RN_PAGE_TOKENS] : pages->window[at / RN_PAGE_TOKENS - pages->first_page];
+    size_t bytes = rn_kv_part_bytes(q8, hd);
+    uint8_t *part = page + part_offset(c, layer, kv_head, bytes);
+    const float *v = c->values[RN_VAL_V] + row_index * c->ld[RN_VAL_V] + (size_t)kv_head * hd;
+    KERNEL(c, rn_kv_write_fn, q8 ? RN_CPU_KV_WRITE_Q8_0 : RN_CPU_KV_WRITE_F16)(k, v, hd, part, part + bytes, (uint32_t)(at % RN_PAGE_TOKENS));
+}
+
+void rn_cpu_rope_kv(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread)
+{
+    const struct rn_program *p = c->program;
+    uint32_t hd = p->head_dim, group_heads = p->n_heads / p->n_kv_heads, n = c->step->n_rows * p->n_kv_heads;
+    const struct rn_rope *rope = &p->ropes[p->layer_rope[op->layer]];
+    rn_rope_fn rotate = KERNEL(c, rn_rope_fn, RN_CPU_ROPE);
+    for (uint32_t i; (i = rn_pool_claim(c->pool, 1)) < n;) {
+        uint32_t row = i / p->n_kv_heads, kv = i % p->n_kv_heads;
+        const float *window = row_angles(c, op->layer, row, true), *pinned = row_angles(c, op->layer, row, false);
+        float *k = c->threads[thread].row;
+        rotate(c->values[RN_VAL_K] + row * c->ld[RN_VAL_K] + (size_t)kv * hd, window, hd, rope->n_rot, rope->interleaved, k);
+        write_kv(c, op->layer, row, kv, k);
+        bool two = row_pages(c, p->layer_group[op->layer], &c->step->rows[row])->n_pinned > 0;
+        for (uint32_t h = kv * group_heads; h < (kv + 1) * group_heads; h++) {
+            const float *q = c->values[RN_VAL_Q] + row * c->ld[RN_VAL_Q] + (size_t)h * hd;
+            size_t at = row * c->ld[RN_VAL_Q] + (size_t)h * hd;
+            rotate(q, window, hd, rope->n_rot, rope->interleaved, c->q_window + at);
+            if (two) {
+                rotate(q, pinned, hd, rope->n_rot, rope->interleaved, c->q_pinned + at);
+            }
+        }
+    }
+    rn_pool_barrier(c->pool, thread);
+}
+
+/* ---- attention ----------------------------------------------------------------------------------------------------------------------- */
+
+size_t rn_cpu_attn_scratch(uint32_t head_dim)
+{
+    return RN_ATTN_SCRATCH(head_dim) + 2 * (size_t)RN_ATTN_MAX_Q * (head_dim + 2); // kernel, one chunk's sums, running sums
+}
+
+/* m, l, o of up to RN_ATTN_MAX_Q queries laid out in one piece of memory. */
+struct sums {
+    float *m, *l, *o;
+};
+
+static struct sums sums_at(float *memory)
+{
+    return (struct sums){.o = memory + 2 * RN_ATTN_MAX_Q, .m = memory, .l = memory + RN_ATTN_MAX_Q};
+}
+
+/* Points the kernel at the pages of a chunk between tokens lo and hi of it. */
+static void point_at_pages(const struct rn_cpu *c, struct rn_attn_args *args, uint32_t layer, uint32_t kv_head, const struct rn_step_pages *pages,
+                           const struct rn_attn_chunk *chunk, uint32_t lo, uint32_t hi)
+{
+    bool q8 = !chunk->pinned && c->kv == RN_KV_Q8_0;
+    size_t bytes = rn_kv_part_bytes(q8, c->program->head_dim), offset = part_offset(c, layer, kv_head, bytes);
+    for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
+        if ((i + 1) * RN_PAGE_TOKENS <= lo || i * RN_PAGE_TOKENS >= hi) {
+            continue; // the page may not exist
+        }
+        uint64_t number = chunk->chunk * CHUNK_PAGES + i;
+        const uint8_t *page = chunk->pinned ? pages->pinned[number] : pages->window[number - pages->first_page];
+        args->k[i] = page + offset;
+        args->v[i] = page + offset + bytes;
+    }
+}
+
+/* Visible part [lo, hi) of a chunk for one row. */
+static void visible(const struct rn_cpu *c, uint32_t group, const struct rn_step_row *row, const struct rn_attn_chunk *chunk, uint16_t *lo, uint16_t *hi)
+{
+    uint64_t s = row_pages(c, group, row)->n_pinned, start = chunk->chunk * RN_CHUNK_TOKENS, from, to;
+    if (chunk->pinned) {
+        from = 0;
+        to = row->t + 1 < s ? row->t + 1 : s;
+    } else if (row->t < s) {
+        from = to = 0;
+    } else {
+        from = window_low(c, group, row) - s;
+        to = row->t + 1 - s;
+    }
+    from = from > start ? from - start : 0;
+    to = to > start ? to - start : 0;
+    *hi = (uint16_t)(to < RN_CHUNK_TOKENS ? to : RN_CHUNK_TOKENS);
+    *lo = (uint16_t)(from < *hi ? from : *hi);
+}
+
+static void run_chunk(struct rn_cpu *c, const struct rn_cpu_step_op *op, const struct rn_attn_task *task, const struct rn_attn_chunk *chunk,
+                      float *scratch, struct sums out)
+{
+    uint32_t group = c->program->layer_group[op->layer], hd = c->program->head_dim, lo = RN_CHUNK_TOKENS, hi = 0, n = 0;
+    struct rn_attn_args args = {.head_dim = hd, .scale = c->program->attn_scale, .m = out.m, .l = out.l, .o = out.o, .scratch = scratch};
+    const float *q = chunk->pinned ? c->q_pinned : c->q_window;
+    for (uint32_t row = task->row0; row < task->row0 + task->n_rows; row++) {
+        for (uint32_t h = task->head0; h < task->head0 + task->n_heads; h++, n++) {
+            args.q[n] = q + row * c->ld[RN_VAL_Q] + (size_t)h * hd;
+            visible(c, group, &c->step->rows[row], chunk, &args.lo[n], &args.hi[n]);
+            if (args.lo[n] < args.hi[n]) {
+                lo = args.lo[n] < lo ? args.lo[n] : lo;
+                hi = args.hi[n] > hi ? args.hi[n] : hi;
+            }
+        }
+    }
+    args.n_q = n;
+    point_at_pages(c, &args, op->layer, task->kv_head, row_pages(c, group, &c->step->rows[task->row0]), chunk, lo, hi);
+    KERNEL(c, rn_attn_fn, !chunk->pinned && c->kv == RN_KV_Q8_0 ? RN_CPU_ATTN_Q8_0 : RN_CPU_ATTN_F16)(&args);
+}
+
+static void combine(const struct rn_cpu *c, struct sums to, struct sums from, uint32_t n_q)
+{
+    uint32_t hd = c->program->head_dim;
+    for (uint32_t i = 0; i < n_q; i++) {
+        KERNEL(c, rn_attn_combine_fn, RN_CPU_ATTN_COMBINE)(&to.m[i], &to.l[i], to.o + (size_t)i * hd, from.m[i], from.l[i], from.o + (size_t)i * hd, hd);
+    }
+}
+
+/* out = o / l, as o * (1 / l). */
+static void finish(struct rn_cpu *c, const struct rn_cpu_step_op *op, const struct rn_attn_task *task, struct sums sums)
+{
+    uint32_t hd = c->program->head_dim, n = 0;
+    for (uint32_t row = task->row0; row < task->row0 + task->n_rows; row++) {
+        for (uint32_t h = task->head0; h < task->head0 + task->n_heads; h++, n++) {
+            float *out = c->values[op->out] + row * c->ld[op->out] + (size_t)h * hd, inverse = 1.0f / sums.l[n];
+            for (uint32_t d = 0; d < hd; d++) {
+                out[d] = sums.o[(size_t)n * hd + d] * inverse;
+            }
+        }
+    }
+}
+
+static void clear(struct sums sums, uint32_t n_q, uint32_t hd)
+{
+    memset(sums.m, 0, n_q * sizeof(float));
+    memset(sums.l, 0, n_q * sizeof(float));
+    memset(sums.o, 0, (size_t)n_q * hd * sizeof(float));
+}
+
+void rn_cpu_attention(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread)
+{
+    const struct rn_attn_plan *plan = &c->plans[c->program->layer_group[op->layer]];
+    uint32_t hd = c->program->head_dim;
+    size_t stride = (size_t)RN_ATTN_MAX_Q * (hd + 2);
+    float *scratch = c->threads[thread].attn;
+    struct sums chunk_sums = sums_at(scratch + RN_ATTN_SCRATCH(hd)), running = sums_at(scratch + RN_ATTN_SCRATCH(hd) + stride);
+    if (plan->split) {
+        for (uint32_t i; (i = rn_pool_claim(c->pool, 1)) < plan->n_chunks;) {
+            run_chunk(c, op, &plan->tasks[plan->chunks[i].task], &plan->chunks[i], scratch, sums_at(plan->partial + i * stride));
+        }
+        rn_pool_barrier(c->pool, thread);
+    }
+    for (uint32_t k; (k = rn_pool_claim(c->pool, 1)) < plan->n_tasks;) {
+        const struct rn_attn_task *task = &plan->tasks[k];
+        uint32_t n_q = task->n_rows * task->n_heads;
+        clear(running, n_q, hd);
+        for (uint32_t i = plan->first_chunk[k]; i < plan->first_chunk[k + 1]; i++) {
+            struct sums part = plan->split ? sums_at(plan->partial + i * stride) : chunk_sums;
+            if (!plan->split) {
+                run_chunk(c, op, task, &plan->chunks[i], scratch, part);
+            }
+            combine(c, running, part, n_q);
+        }
+        finish(c, op, task, running);
+    }
+    rn_pool_barrier(c->pool, thread);
+}

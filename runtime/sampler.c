@@ -1,0 +1,218 @@
+/* See sampler.h for the order and the promise. Probabilities are computed in double with the C library's exp: a pure function of its
+ * argument on one machine, which is what the contract asks of a record's seed. Sums run in id order over the whole vocabulary, or in
+ * (logit descending, id ascending) order over the candidates; both are fixed, so the same logits give the same token. */
+#define _GNU_SOURCE
+#include "runtime/sampler.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "runtime/base/mem.h"
+
+struct rn_candidate {
+    float logit;
+    uint32_t id;
+};
+
+void rn_sampler_finish(struct rn_sampler *s)
+{
+    rn_mem_free(s->candidates);
+    *s = (struct rn_sampler){0};
+}
+
+void rn_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
+{
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = 0xD2511F53ull * c0, b = 0xCD9E8D57ull * c2;
+        uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c0 = n0;
+        c1 = (uint32_t)b;
+        c2 = n2;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    ret[0] = c0;
+    ret[1] = c1;
+    ret[2] = c2;
+    ret[3] = c3;
+}
+
+uint64_t rn_seed_random(void)
+{
+    uint64_t bits = 0;
+    while (getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits) {
+    }
+    return bits & RN_SEED_MAX;
+}
+
+/* u in [0, 1), 53 bits. */
+static double uniform(uint64_t seed, uint32_t choice, uint32_t rewinds, uint64_t t)
+{
+    uint32_t counter[4] = {choice, rewinds, (uint32_t)t, (uint32_t)(t >> 32)};
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    uint32_t r[4];
+    rn_philox(counter, key, r);
+    return (double)((((uint64_t)r[0] << 32) | r[1]) >> 11) * 0x1p-53;
+}
+
+static uint32_t argmax(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++) {
+        if (logits[i] > logits[best]) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+static bool before(struct rn_candidate a, struct rn_candidate b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct rn_candidate *x = a, *y = b;
+    return before(*x, *y) ? -1 : before(*y, *x) ? 1 : 0;
+}
+
+/* Moves the k first candidates (by rank) to the front, unordered. Hoare's selection. */
+static void select_first(struct rn_candidate *c, size_t n, size_t k)
+{
+    size_t lo = 0, hi = n;
+    while (hi - lo > 1) {
+        struct rn_candidate pivot = c[lo + (hi - lo) / 2];
+        size_t i = lo, j = hi - 1;
+        for (;;) {
+            while (before(c[i], pivot)) {
+                i++;
+            }
+            while (before(pivot, c[j])) {
+                j--;
+            }
+            if (i >= j) {
+                break;
+            }
+            struct rn_candidate swap = c[i];
+            c[i++] = c[j];
+            c[j--] = swap;
+        }
+        size_t cut = j + 1;
+        if (k <= cut) {
+            hi = cut;
+        } else {
+            lo = cut;
+        }
+        if (k == lo || k == hi) {
+            return;
+        }
+    }
+}
+
+/* Candidates in rank order, sorted a piece at a time: a draw rarely needs more than the first few. */
+struct ranked {
+    struct rn_candidate *c;
+    size_t n, n_sorted;
+};
+
+static void sort_up_to(struct ranked *r, size_t k)
+{
+    while (r->n_sorted < k) {
+        size_t rest = r->n - r->n_sorted, piece = r->n_sorted ? 7 * r->n_sorted : 128;
+        if (piece > rest) {
+            piece = rest;
+        }
+        struct rn_candidate *from = r->c + r->n_sorted;
+        if (piece < rest) {
+            select_first(from, rest, piece);
+        }
+        qsort(from, piece, sizeof *from, by_rank);
+        r->n_sorted += piece;
+    }
+}
+
+static double weight(float logit, float top, double inverse_temperature)
+{
+    return exp(((double)logit - (double)top) * inverse_temperature);
+}
+
+int rn_sample(struct rn_sampler *s, const struct rn_sampling *p, const float *logits, uint32_t n_vocab, uint32_t choice, uint32_t rewinds,
+              uint64_t t, uint32_t *ret_id)
+{
+    uint32_t best = argmax(logits, n_vocab);
+    if (p->temperature < 1e-5f || p->top_k == 1) {
+        *ret_id = best;
+        return 0;
+    }
+    if (s->cap < n_vocab) {
+        struct rn_candidate *grown = rn_mem_realloc(s->candidates, n_vocab, sizeof *grown);
+        if (!grown) {
+            return -ENOMEM;
+        }
+        s->candidates = grown;
+        s->cap = n_vocab;
+    }
+    const float top = logits[best];
+    const double inverse = 1 / (double)p->temperature;
+    // min_p keeps p_i >= min_p * p_max; beyond 2^-60 of the top a candidate could not move a 53-bit draw.
+    const double floor_weight = p->min_p > 0 ? (double)p->min_p : 0x1p-60;
+    const float cut = (float)((double)top + log(floor_weight) * (double)p->temperature);
+    struct ranked r = {.c = s->candidates};
+    double total = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        if (logits[i] < cut) {
+            continue;
+        }
+        double w = weight(logits[i], top, inverse);
+        if (w >= floor_weight) {
+            r.c[r.n++] = (struct rn_candidate){logits[i], i};
+            total += w;
+        }
+    }
+    size_t n_keep = r.n;
+    if (p->top_k && p->top_k < n_keep) {
+        n_keep = p->top_k;
+        sort_up_to(&r, n_keep);
+        total = 0;
+        for (size_t i = 0; i < n_keep; i++) {
+            total += weight(r.c[i].logit, top, inverse);
+        }
+    }
+    if (p->top_p < 1) {
+        double mass = 0, want = (double)p->top_p * total;
+        size_t i = 0;
+        do {
+            sort_up_to(&r, i + 1);
+            mass += weight(r.c[i++].logit, top, inverse);
+        } while (i < n_keep && mass < want);
+        n_keep = i;
+        total = mass;
+    }
+    double target = uniform(p->seed, choice, rewinds, t) * total, mass = 0;
+    size_t i = 0;
+    for (;; i++) {
+        sort_up_to(&r, i + 1);
+        mass += weight(r.c[i].logit, top, inverse);
+        if (mass > target || i + 1 == n_keep) {
+            break;
+        }
+    }
+    *ret_id = r.c[i].id;
+    return 0;
+}
+
+double rn_logprob(const float *logits, uint32_t n_vocab, uint32_t id)
+{
+    float top = logits[argmax(logits, n_vocab)];
+    double sum = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        sum += exp((double)logits[i] - (double)top);
+    }
+    return (double)logits[id] - (double)top - log(sum);
+}
