@@ -1,0 +1,427 @@
+#include "tests/unit/gguf_build.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/mem.h"
+
+struct gguf_build {
+    struct rn_buf kvs, entries, data, whole;
+    uint64_t n_kvs, n_tensors;
+    bool has_counts;
+    uint64_t count_tensors, count_kvs; // written instead when has_counts
+    uint32_t version, alignment;
+    uint64_t random;
+};
+
+static void put(struct rn_buf *b, const void *data, size_t len)
+{
+    if (rn_buf_add(b, data, len)) {
+        fputs("gguf_build: out of memory\n", stderr);
+        exit(99);
+    }
+}
+
+static void put_u32(struct rn_buf *b, uint32_t v)
+{
+    put(b, &v, sizeof v);
+}
+
+static void put_u64(struct rn_buf *b, uint64_t v)
+{
+    put(b, &v, sizeof v);
+}
+
+static void put_str(struct rn_buf *b, const void *s, size_t len)
+{
+    put_u64(b, len);
+    put(b, s, len);
+}
+
+static void pad(struct rn_buf *b, uint32_t alignment)
+{
+    while (b->len % alignment) {
+        put(b, "", 1);
+    }
+}
+
+struct gguf_build *gguf_build_create(void)
+{
+    struct gguf_build *b = rn_mem_alloc(1, sizeof *b);
+    if (!b) {
+        exit(99);
+    }
+    b->version = 3;
+    b->alignment = 32;
+    gguf_build_seed(b, 1);
+    return b;
+}
+
+void gguf_build_destroy(struct gguf_build *b)
+{
+    if (b) {
+        rn_buf_finish(&b->kvs);
+        rn_buf_finish(&b->entries);
+        rn_buf_finish(&b->data);
+        rn_buf_finish(&b->whole);
+        rn_mem_free(b);
+    }
+}
+
+struct gguf_bytes gguf_build_bytes(struct gguf_build *b)
+{
+    struct rn_buf *w = &b->whole;
+    rn_buf_clear(w);
+    put(w, "GGUF", 4);
+    put_u32(w, b->version);
+    put_u64(w, b->has_counts ? b->count_tensors : b->n_tensors);
+    put_u64(w, b->has_counts ? b->count_kvs : b->n_kvs);
+    put(w, b->kvs.data, b->kvs.len);
+    put(w, b->entries.data, b->entries.len);
+    size_t header_len = w->len;
+    pad(w, b->alignment);
+    put(w, b->data.data, b->data.len);
+    return (struct gguf_bytes){(const uint8_t *)w->data, w->len, header_len};
+}
+
+bool gguf_build_write(struct gguf_build *b, const char *path)
+{
+    struct gguf_bytes f = gguf_build_bytes(b);
+    FILE *out = fopen(path, "wb");
+    if (!out) {
+        return false;
+    }
+    bool is_written = fwrite(f.data, 1, f.len, out) == f.len;
+    return fclose(out) == 0 && is_written;
+}
+
+void gguf_build_raw(struct gguf_build *b, const char *key, uint32_t type, const void *value, size_t bytes)
+{
+    put_str(&b->kvs, key, strlen(key));
+    put_u32(&b->kvs, type);
+    put(&b->kvs, value, bytes);
+    b->n_kvs++;
+}
+
+void gguf_build_u32(struct gguf_build *b, const char *key, uint32_t v)
+{
+    gguf_build_raw(b, key, RN_GGUF_U32, &v, sizeof v);
+}
+
+void gguf_build_f32(struct gguf_build *b, const char *key, float v)
+{
+    gguf_build_raw(b, key, RN_GGUF_F32, &v, sizeof v);
+}
+
+void gguf_build_bool(struct gguf_build *b, const char *key, bool v)
+{
+    gguf_build_raw(b, key, RN_GGUF_BOOL, &(uint8_t){v}, 1);
+}
+
+void gguf_build_str(struct gguf_build *b, const char *key, const char *s)
+{
+    gguf_build_raw(b, key, RN_GGUF_STR, NULL, 0);
+    put_str(&b->kvs, s, strlen(s));
+}
+
+static void put_array(struct gguf_build *b, const char *key, uint32_t type, const void *v, uint64_t n, size_t each)
+{
+    gguf_build_raw(b, key, RN_GGUF_ARR, &type, sizeof type);
+    put_u64(&b->kvs, n);
+    put(&b->kvs, v, (size_t)n * each);
+}
+
+void gguf_build_u32s(struct gguf_build *b, const char *key, const uint32_t *v, uint64_t n)
+{
+    put_array(b, key, RN_GGUF_U32, v, n, sizeof *v);
+}
+
+void gguf_build_i32s(struct gguf_build *b, const char *key, const int32_t *v, uint64_t n)
+{
+    put_array(b, key, RN_GGUF_I32, v, n, sizeof *v);
+}
+
+void gguf_build_f32s(struct gguf_build *b, const char *key, const float *v, uint64_t n)
+{
+    put_array(b, key, RN_GGUF_F32, v, n, sizeof *v);
+}
+
+void gguf_build_strs(struct gguf_build *b, const char *key, const char *const *v, uint64_t n)
+{
+    put_array(b, key, RN_GGUF_STR, NULL, n, 0);
+    for (uint64_t i = 0; i < n; i++) {
+        put_str(&b->kvs, v[i], strlen(v[i]));
+    }
+}
+
+void gguf_build_raw_tensor(struct gguf_build *b, const void *name, size_t name_len, uint32_t n_dims, const uint64_t *ne, uint32_t type,
+                           uint64_t offset, const void *data, size_t bytes)
+{
+    put_str(&b->entries, name, name_len);
+    put_u32(&b->entries, n_dims);
+    put(&b->entries, ne, n_dims * sizeof *ne);
+    put_u32(&b->entries, type);
+    put_u64(&b->entries, offset);
+    put(&b->data, data, bytes);
+    pad(&b->data, b->alignment);
+    b->n_tensors++;
+}
+
+uint64_t gguf_build_next_offset(const struct gguf_build *b)
+{
+    return b->data.len;
+}
+
+void gguf_build_tensor(struct gguf_build *b, const char *name, enum rn_dtype type, uint32_t cols, uint32_t rows, const void *data)
+{
+    const struct rn_dtype_info *info = rn_dtype_find(type);
+    size_t bytes = (size_t)(cols / info->block_len) * info->block_bytes * (rows ? rows : 1);
+    uint64_t ne[2] = {cols, rows};
+    gguf_build_raw_tensor(b, name, strlen(name), rows ? 2 : 1, ne, type, b->data.len, data, bytes);
+}
+
+void gguf_build_seed(struct gguf_build *b, uint64_t seed)
+{
+    b->random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+}
+
+// splitmix64, 24 bits of it as a float in (0, 1).
+static float uniform(struct gguf_build *b)
+{
+    uint64_t z = b->random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return ((float)((z ^ z >> 31) >> 40) + 0.5f) * 0x1p-24f;
+}
+
+// Sum of four uniforms, centred, variance 1: near enough to normal, and the same on every machine.
+static float normal(struct gguf_build *b)
+{
+    return (uniform(b) + uniform(b) + uniform(b) + uniform(b) - 2.0f) * 1.7320508f;
+}
+
+static void put_f16(uint8_t *dst, float v)
+{
+    uint16_t h = rn_f32_to_f16(v);
+    memcpy(dst, &h, sizeof h);
+}
+
+static uint8_t clamp_nibble(float v)
+{
+    long q = lrintf(v);
+    return (uint8_t)(q < 0 ? 0 : q > 15 ? 15 : q);
+}
+
+// One block of the type from its elements.
+static void quantise(enum rn_dtype type, const float *x, uint8_t *dst)
+{
+    float min = x[0], max = x[0], amax = 0;
+    uint32_t len = rn_dtype_find(type)->block_len;
+    for (uint32_t i = 0; i < len; i++) {
+        min = fminf(min, x[i]);
+        max = fmaxf(max, x[i]);
+        amax = fmaxf(amax, fabsf(x[i]));
+    }
+    if (type == RN_DTYPE_F32) {
+        memcpy(dst, x, sizeof *x);
+    } else if (type == RN_DTYPE_F16) {
+        put_f16(dst, *x);
+    } else if (type == RN_DTYPE_Q8_0) {
+        put_f16(dst, amax / 127);
+        for (int i = 0; i < 32; i++) {
+            dst[2 + i] = (uint8_t)(int8_t)(amax > 0 ? lrintf(x[i] / amax * 127) : 0);
+        }
+    } else {
+        bool has_min = type == RN_DTYPE_Q4_1;
+        float d = has_min ? (max - min) / 15 : amax / 8, zero = has_min ? -min : 8 * d;
+        uint8_t *qs = dst + (has_min ? 4 : 2);
+        put_f16(dst, d);
+        if (has_min) {
+            put_f16(dst + 2, min);
+        }
+        for (int i = 0; i < 16; i++) {
+            uint8_t lo = clamp_nibble(d > 0 ? (x[i] + zero) / d : 0), hi = clamp_nibble(d > 0 ? (x[i + 16] + zero) / d : 0);
+            qs[i] = (uint8_t)(lo | hi << 4);
+        }
+    }
+}
+
+void gguf_build_random(struct gguf_build *b, const char *name, enum rn_dtype type, uint32_t cols, uint32_t rows, float scale)
+{
+    const struct rn_dtype_info *info = rn_dtype_find(type);
+    size_t n_blocks = (size_t)(cols / info->block_len) * (rows ? rows : 1);
+    uint8_t *data = rn_mem_alloc(n_blocks, info->block_bytes);
+    if (!data) {
+        exit(99);
+    }
+    for (size_t i = 0; i < n_blocks; i++) {
+        float x[32];
+        for (uint32_t j = 0; j < info->block_len; j++) {
+            x[j] = normal(b) * scale;
+        }
+        quantise(type, x, data + i * info->block_bytes);
+    }
+    gguf_build_tensor(b, name, type, cols, rows, data);
+    rn_mem_free(data);
+}
+
+void gguf_build_random_vector(struct gguf_build *b, const char *name, uint32_t len, float centre, float scale)
+{
+    float *x = rn_mem_alloc(len, sizeof *x);
+    if (!x) {
+        exit(99);
+    }
+    for (uint32_t i = 0; i < len; i++) {
+        x[i] = centre + normal(b) * scale;
+    }
+    gguf_build_tensor(b, name, RN_DTYPE_F32, len, 0, x);
+    rn_mem_free(x);
+}
+
+void gguf_build_version(struct gguf_build *b, uint32_t version)
+{
+    b->version = version;
+}
+
+void gguf_build_counts(struct gguf_build *b, uint64_t n_tensors, uint64_t n_kvs)
+{
+    b->has_counts = true;
+    b->count_tensors = n_tensors;
+    b->count_kvs = n_kvs;
+}
+
+void gguf_build_alignment(struct gguf_build *b, uint32_t alignment)
+{
+    b->alignment = alignment;
+}
+
+// The matrix of one projection with its bias.
+static void add_projection(struct gguf_build *b, const struct gguf_llama *p, uint32_t layer, const char *what, uint32_t cols,
+                           uint32_t rows)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.%s.weight", layer, what);
+    gguf_build_random(b, name, p->type, cols, rows, 1.0f / sqrtf((float)cols));
+    if (p->has_biases) {
+        snprintf(name, sizeof name, "blk.%u.%s.bias", layer, what);
+        gguf_build_random_vector(b, name, rows, 0.0f, 0.1f);
+    }
+}
+
+static void add_layer(struct gguf_build *b, const struct gguf_llama *p, uint32_t layer)
+{
+    char name[64];
+    uint32_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
+    snprintf(name, sizeof name, "blk.%u.attn_norm.weight", layer);
+    gguf_build_random_vector(b, name, p->d_model, 1.0f, 0.1f);
+    add_projection(b, p, layer, "attn_q", p->d_model, q);
+    add_projection(b, p, layer, "attn_k", p->d_model, kv);
+    add_projection(b, p, layer, "attn_v", p->d_model, kv);
+    add_projection(b, p, layer, "attn_output", q, p->d_model);
+    snprintf(name, sizeof name, "blk.%u.ffn_norm.weight", layer);
+    gguf_build_random_vector(b, name, p->d_model, 1.0f, 0.1f);
+    add_projection(b, p, layer, "ffn_gate", p->d_model, p->d_ff);
+    add_projection(b, p, layer, "ffn_up", p->d_model, p->d_ff);
+    add_projection(b, p, layer, "ffn_down", p->d_ff, p->d_model);
+}
+
+static uint32_t or_default(uint32_t v, uint32_t otherwise)
+{
+    return v ? v : otherwise;
+}
+
+void gguf_build_llama(struct gguf_build *b, const struct gguf_llama *params)
+{
+    struct gguf_llama p = *params;
+    p.n_layers = or_default(p.n_layers, 2);
+    p.d_model = or_default(p.d_model, 64);
+    p.d_ff = or_default(p.d_ff, 96);
+    p.n_heads = or_default(p.n_heads, 4);
+    p.n_kv_heads = or_default(p.n_kv_heads, 2);
+    p.head_dim = or_default(p.head_dim, 32);
+    p.n_vocab = or_default(p.n_vocab, 288);
+    gguf_build_seed(b, p.seed);
+    gguf_build_str(b, "general.architecture", "llama");
+    gguf_build_str(b, "general.name", "tiny random llama");
+    gguf_build_u32(b, "llama.block_count", p.n_layers);
+    gguf_build_u32(b, "llama.context_length", or_default(p.n_ctx, 8192));
+    gguf_build_u32(b, "llama.embedding_length", p.d_model);
+    gguf_build_u32(b, "llama.feed_forward_length", p.d_ff);
+    gguf_build_u32(b, "llama.attention.head_count", p.n_heads);
+    gguf_build_u32(b, "llama.attention.head_count_kv", p.n_kv_heads);
+    gguf_build_u32(b, "llama.attention.key_length", p.head_dim);
+    gguf_build_u32(b, "llama.attention.value_length", p.head_dim);
+    gguf_build_u32(b, "llama.rope.dimension_count", p.head_dim);
+    gguf_build_f32(b, "llama.rope.freq_base", p.rope_base > 0 ? p.rope_base : 10000.0f);
+    gguf_build_f32(b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    if (!p.has_no_tokenizer) {
+        gguf_build_tokenizer(b, p.n_vocab);
+    }
+    gguf_build_random(b, "token_embd.weight", p.type, p.d_model, p.n_vocab, 1.0f);
+    if (p.has_rope_freqs) {
+        float freqs[512];
+        for (uint32_t i = 0; i < p.head_dim / 2 && i < 512; i++) {
+            freqs[i] = 1.0f + 7.0f * (float)i / (float)(p.head_dim / 2);
+        }
+        gguf_build_tensor(b, "rope_freqs.weight", RN_DTYPE_F32, p.head_dim / 2, 0, freqs);
+    }
+    for (uint32_t il = 0; il < p.n_layers; il++) {
+        add_layer(b, &p, il);
+    }
+    gguf_build_random_vector(b, "output_norm.weight", p.d_model, 1.0f, 0.1f);
+    if (p.has_output) {
+        gguf_build_random(b, "output.weight", p.type, p.d_model, p.n_vocab, 1.0f / sqrtf((float)p.d_model));
+    }
+}
+
+// GPT-2 writes printable bytes as themselves and the other 68 as U+0100 and up, in byte order.
+static bool is_printable(uint32_t byte)
+{
+    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
+
+static void put_token(struct rn_buf *b, uint32_t code_point)
+{
+    char utf8[2] = {(char)(0xc0 | code_point >> 6), (char)(0x80 | (code_point & 63))};
+    if (code_point < 0x80) {
+        put_str(b, &(char){(char)code_point}, 1);
+    } else {
+        put_str(b, utf8, 2);
+    }
+}
+
+void gguf_build_tokenizer(struct gguf_build *b, uint32_t n_vocab)
+{
+    static const char *const specials[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+    gguf_build_str(b, "tokenizer.ggml.model", "gpt2");
+    gguf_build_str(b, "tokenizer.ggml.pre", "gpt-2");
+    put_array(b, "tokenizer.ggml.tokens", RN_GGUF_STR, NULL, n_vocab, 0);
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        if (is_printable(byte)) {
+            put_token(&b->kvs, byte);
+        }
+    }
+    for (uint32_t i = 0; i < 68; i++) {
+        put_token(&b->kvs, 0x100 + i);
+    }
+    for (uint32_t id = 256; id < n_vocab; id++) {
+        char unused[32];
+        const char *text = unused;
+        snprintf(unused, sizeof unused, "<|unused_%u|>", id);
+        text = id < 259 ? specials[id - 256] : text;
+        put_str(&b->kvs, text, strlen(text));
+    }
+    put_array(b, "tokenizer.ggml.token_type", RN_GGUF_I32, NULL, n_vocab, 0);
+    for (uint32_t id = 0; id < n_vocab; id++) {
+        put_u32(&b->kvs, id < 256 ? 1 : id < 259 ? 3 : 5);
+    }
+    gguf_build_strs(b, "tokenizer.ggml.merges", NULL, 0);
+    gguf_build_u32(b, "tokenizer.ggml.bos_token_id", 256);
+    gguf_build_u32(b, "tokenizer.ggml.eos_token_id", 258);
+    gguf_build_bool(b, "tokenizer.ggml.add_bos_token", false);
+    gguf_build_str(b, "tokenizer.chat_template",
+                   "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+                   "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
+}
