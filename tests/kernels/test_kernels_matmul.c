@@ -293,10 +293,10 @@ static void mm_compare(enum rn_cpu_op op, struct mm_case *t, const struct rn_act
     }
 }
 
-static void mm_tokens(enum rn_cpu_op op, struct mm_case *t, uint32_t n_tok, uint32_t mb)
+static void mm_tokens(enum rn_cpu_op op, struct mm_case *t, uint32_t first, uint32_t n_tok, uint32_t mb)
 {
     struct rn_acts a = acts_alloc(n_tok, mb, t->n_groups);
-    quantise(&a, t->x);
+    quantise(&a, t->x + (size_t)first * t->src.cols);
     for (uint32_t b0 = 0; b0 < t->n_blocks && b0 < 2; b0++) { // whole, and a range that starts later
         mm_compare(op, t, &a, b0, t->n_blocks);
         if (b0 == 0) {
@@ -310,14 +310,16 @@ static void mm_tokens(enum rn_cpu_op op, struct mm_case *t, uint32_t n_tok, uint
 static void mm_type_shape(const struct mm_type *type, uint32_t cols, uint32_t rows)
 {
     struct mm_case t = mm_case_create(type->type, cols, rows);
-    mm_tokens(type->one, &t, 1, 1);
+    for (uint32_t m = 0; m < MAX_TOK; m += 5) {
+        mm_tokens(type->one, &t, m, 1, 1);
+    }
     for (uint32_t n_tok = 2; n_tok <= 16; n_tok++) {
-        mm_tokens(type->few, &t, n_tok, n_tok);
+        mm_tokens(type->few, &t, 0, n_tok, n_tok);
     }
     for (uint32_t n_tok = 1; n_tok <= MAX_TOK; n_tok += cols > 64 ? 13 : 1) {
-        mm_tokens(type->many, &t, n_tok, 16);
+        mm_tokens(type->many, &t, 0, n_tok, 16);
     }
-    mm_tokens(type->many, &t, 7, 7);
+    mm_tokens(type->many, &t, 0, 7, 7);
     mm_case_free(&t);
 }
 

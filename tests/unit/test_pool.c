@@ -1,15 +1,17 @@
 /* The thread team: every thread runs, barriers separate intervals, claims hand out each piece once, and the caller's floating-point
- * mode survives. */
+ * mode survives. And what the team is for: the machine's cores and limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
+#include "runtime/cpu/cpu.h"
 #include "runtime/cpu/pool.h"
 
 #define MAX_THREADS 8
@@ -160,6 +162,22 @@ static void impossible_counts_and_lost_memory_are_errors(void **state)
     rn_pool_destroy(pool_of(4)); // never ran
 }
 
+static void machine_has_cores_and_limits(void **state)
+{
+    (void)state;
+    uint32_t n = rn_cpu_threads_default();
+    assert_in_range(n, 1, sysconf(_SC_NPROCESSORS_ONLN));
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        double gb_per_s = -1, tops = -1;
+        rn_cpu_measure(threads, /*ms=*/40, &gb_per_s, &tops);
+        assert_true(gb_per_s > 0.1 && gb_per_s < 10000); // a slow emulator to more than any machine has
+        assert_true(tops > 1e-5 && tops < 10000);
+    }
+    double gb_per_s = -1, tops = -1;
+    rn_cpu_measure(/*n_threads=*/0, 40, &gb_per_s, &tops);
+    assert_true(gb_per_s == 0 && tops == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +186,7 @@ int main(void)
         cmocka_unit_test(claims_cover_each_interval_once),
         cmocka_unit_test(denormals_are_flushed_inside_a_run_only),
         cmocka_unit_test(impossible_counts_and_lost_memory_are_errors),
+        cmocka_unit_test(machine_has_cores_and_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

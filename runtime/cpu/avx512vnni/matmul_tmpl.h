@@ -7,7 +7,7 @@
  *
  * One tile is 16 rows x 1..16 tokens: 8 registers hold the group's 32 columns of 16 rows, 16 hold the tokens' float sums, and each
  * vpdpbusd takes its 4 activations by a broadcast embedded in the instruction. Compilers emit a broadcast load of its own for that,
- * which halves the speed (450 to 475 instead of 330 GMAC/s on two cores), hence the three lines of assembly. */
+ * which costs a third of the speed (330 instead of 450 to 475 GMAC/s on two cores), hence the line of assembly. */
 #include <immintrin.h>
 
 #include "runtime/cpu/rows_internal.h"
@@ -18,7 +18,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define SCALES (IS_BYTE ? 512 : 256)
-// How far ahead of their use weights are fetched. 1.7 to 2.6 KB were best; DRAM answers a page's next lines by then.
+// Bytes that weights are fetched ahead of their use: 1.7 to 2.6 KB were equally good, less was slower.
 #define AHEAD 2304
 
 typedef int32_t i32_alias __attribute__((may_alias)); // four int8 activations read as one word
@@ -66,17 +66,20 @@ INLINE __m512i starts(__m512i sums)
     return _mm512_mullo_epi32(sums, _mm512_set1_epi32(-OFFSET));
 }
 
+/* Adds one group of one token. Two chains of four dots: a chain of eight is so long that a core's schedulers fill up with waiting
+ * instructions (6 to 8 % slower on Zen 5). */
 INLINE __m512 group_token(struct codes c, __m512 d, __m512 min, const int8_t *q, int32_t start, float dx, float sd, __m512 acc)
 {
-    __m512i isum = _mm512_set1_epi32(start);
+    __m512i isum = _mm512_set1_epi32(start), odd = _mm512_setzero_si512();
     DOT(isum, c.c[0], q);
-    DOT(isum, c.c[1], q + 4);
+    DOT(odd, c.c[1], q + 4);
     DOT(isum, c.c[2], q + 8);
-    DOT(isum, c.c[3], q + 12);
+    DOT(odd, c.c[3], q + 12);
     DOT(isum, c.c[4], q + 16);
-    DOT(isum, c.c[5], q + 20);
+    DOT(odd, c.c[5], q + 20);
     DOT(isum, c.c[6], q + 24);
-    DOT(isum, c.c[7], q + 28);
+    DOT(odd, c.c[7], q + 28);
+    isum = _mm512_add_epi32(isum, odd);
     acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(d, _mm512_set1_ps(dx)), acc);
     if (HAS_MIN) {
         acc = _mm512_fmadd_ps(min, _mm512_set1_ps(sd), acc);
@@ -141,17 +144,18 @@ static const tile_fn tiles[17] = {
     tile_9, tile_10, tile_11, tile_12, tile_13, tile_14, tile_15, tile_16,
 };
 
-/* `n` row blocks (1 or 2) at distance `step` for one token: two streams of weights keep more reads in flight than one. */
-INLINE void rows_one_token(const int n, const struct rn_mm_args *args, uint32_t block, size_t step)
+/* Row blocks `block` and, if n == 2, `block + step` for one token: two streams of weights keep more reads in flight than one. `jump`
+ * bytes are skipped by what the first stream fetches behind the end of its block. */
+INLINE void rows_one_token(const int n, const struct rn_mm_args *args, uint32_t block, uint32_t step, size_t jump)
 {
     const struct rn_acts *a = args->a;
-    const uint8_t *w0 = args->w + (size_t)block * args->n_groups * GROUP_BYTES;
-    const uint8_t *w1 = w0 + step * args->n_groups * GROUP_BYTES;
+    const uint32_t n_groups = args->n_groups;
+    const uint8_t *w0 = args->w + (size_t)block * n_groups * GROUP_BYTES, *w1 = w0 + (size_t)step * n_groups * GROUP_BYTES;
     __m512 acc0 = _mm512_setzero_ps(), acc1 = acc0;
-    for (uint32_t g = 0; g < args->n_groups; g++, w0 += GROUP_BYTES, w1 += GROUP_BYTES) {
+    for (uint32_t g = 0; g < n_groups; g++, w0 += GROUP_BYTES, w1 += GROUP_BYTES) {
         const int8_t *q = a->q + (size_t)g * 32;
         const int32_t start = -OFFSET * a->sum[g];
-        fetch(w0 + AHEAD);
+        fetch(w0 + AHEAD + (g + AHEAD / GROUP_BYTES >= n_groups ? jump : 0));
         __m512 min = HAS_MIN ? load_f16(w0 + SCALES + 32) : _mm512_setzero_ps();
         acc0 = group_token(load_codes(w0), load_f16(w0 + SCALES), min, q, start, a->d[g], a->sd[g], acc0);
         if (n == 2) {
@@ -168,13 +172,15 @@ INLINE void rows_one_token(const int n, const struct rn_mm_args *args, uint32_t 
 
 void NAME(mm1)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
 {
-    // Each stream runs through one half of the range, so that what is fetched ahead of it is what it reads next.
-    uint32_t half = (block1 - block0) / 2;
+    // Each stream runs through one half of the range, so that what is fetched ahead of it is what it reads next. At the end the second
+    // stream fetches the start of the range behind this one, and the first stream the middle of that, if it is as long as this.
+    const uint32_t half = (block1 - block0) / 2;
+    const size_t jump = 2 * (size_t)half * args->n_groups * GROUP_BYTES;
     for (uint32_t b = block0; b < block0 + half; b++) {
-        rows_one_token(2, args, b, half);
+        rows_one_token(2, args, b, half, b + 1 == block0 + half ? jump : 0);
     }
     if ((block1 - block0) % 2) {
-        rows_one_token(1, args, block1 - 1, 0);
+        rows_one_token(1, args, block1 - 1, 0, 0);
     }
 }
 

@@ -5,17 +5,19 @@
 
 uint64_t rn_probe_read_avx512vnni(const void *p, size_t bytes)
 {
-    const char *at = p;
+    // Two streams, 2 KB ahead: as the kernels do, so that they are compared with what they could reach.
+    const size_t half = bytes / 256 * 128;
+    const char *s = p, *t = s + half;
     __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
-    for (size_t i = 0; i + 256 <= bytes; i += 256) {
-        // 2 KB ahead: as the kernels do, so that they are compared with what they could reach.
-        for (int k = 0; k < 256; k += 64) {
-            _mm_prefetch(at + i + 2048 + k, _MM_HINT_T0);
+    for (size_t i = 0; i < half; i += 128) {
+        for (int k = 0; k < 128; k += 64) {
+            _mm_prefetch(s + i + 2048 + k, _MM_HINT_T0);
+            _mm_prefetch(t + i + 2048 + k, _MM_HINT_T0);
         }
-        a = _mm512_add_epi64(a, _mm512_load_si512(at + i));
-        b = _mm512_add_epi64(b, _mm512_load_si512(at + i + 64));
-        c = _mm512_add_epi64(c, _mm512_load_si512(at + i + 128));
-        d = _mm512_add_epi64(d, _mm512_load_si512(at + i + 192));
+        a = _mm512_add_epi64(a, _mm512_load_si512(s + i));
+        b = _mm512_add_epi64(b, _mm512_load_si512(s + i + 64));
+        c = _mm512_add_epi64(c, _mm512_load_si512(t + i));
+        d = _mm512_add_epi64(d, _mm512_load_si512(t + i + 64));
     }
     return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d)));
 }
