@@ -1,0 +1,24 @@
+/* What a struct rn_text is made of; for the files of this folder and their tests. */
+#pragma once
+
+#include "runtime/base/err.h"
+#include "runtime/text.h"
+#include "runtime/text/bpe.h"
+#include "runtime/text/pretok.h"
+#include "runtime/text/special.h"
+#include "runtime/text/template.h"
+#include "runtime/text/vocab.h"
+
+struct rn_text { /* immutable after rn_text_create */
+    struct rn_vocab vocab;
+    struct rn_special special; /* borrows vocab */
+    struct rn_bpe bpe;         /* borrows vocab */
+    struct rn_pretok *pretok;
+    bool add_bos;
+    uint64_t fingerprint;
+    bool has_template;
+    struct rn_template *tmpl; /* NULL: none, or template_err says why it does not parse */
+    struct rn_err template_err;
+    char *bos_token; /* NUL-terminated names; NULL = the model has none */
+    char *eos_token;
+};
