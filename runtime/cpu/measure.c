@@ -20,9 +20,9 @@ struct probe {
     size_t bytes;
     uint64_t rounds; // of the integer probe, per pass and thread
     uint64_t end_ns;
-    bool wide;       // AVX-512 VNNI probes can run
-    bool again;      // thread 0 decides between two barriers
-    double best;     // per second, over all threads; written by thread 0
+    bool wide;             // AVX-512 VNNI probes can run
+    bool again;            // thread 0 decides between two barriers
+    double best;           // per second, over all threads; written by thread 0
     _Atomic uint64_t sink; // keeps the compiler from dropping the work
 };
 

@@ -6,27 +6,27 @@
 
 #include "runtime/cpu/kernels.h"
 
-#define RN_CPU_DECLARE_ROW(row)                                                                                                       \
-    void rn_mm1_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mmf_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mmn_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mm1_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mmf_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mmn_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mm1_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mmf_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mmn_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                          \
-    void rn_mm_f16_##row(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1);                                               \
-    void rn_mm_f32_##row(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1);                                               \
-    void rn_quant_act_##row(const float *x, const struct rn_acts *a, uint32_t m);                                                     \
-    void rn_norm_##row(const float *x, const float *w, float eps, uint32_t n, float *out);                                            \
-    void rn_add_##row(float *x, const float *y, uint32_t n);                                                                          \
-    void rn_silu_mul_##row(const float *gate, const float *up, float *out, uint32_t n);                                               \
-    void rn_rope_##row(const float *x, const float *cs, uint32_t head_dim, uint32_t n_rot, bool interleaved, float *out);             \
-    void rn_kv_write_f16_##row(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot);     \
-    void rn_kv_write_q8_0_##row(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot);    \
-    void rn_attn_f16_##row(const struct rn_attn_args *args);                                                                          \
-    void rn_attn_q8_0_##row(const struct rn_attn_args *args);                                                                         \
+#define RN_CPU_DECLARE_ROW(row)                                                                                                            \
+    void rn_mm1_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mmf_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mmn_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mm1_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mmf_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mmn_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mm1_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mmf_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mmn_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
+    void rn_mm_f16_##row(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1);                                                    \
+    void rn_mm_f32_##row(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1);                                                    \
+    void rn_quant_act_##row(const float *x, const struct rn_acts *a, uint32_t m);                                                          \
+    void rn_norm_##row(const float *x, const float *w, float eps, uint32_t n, float *out);                                                 \
+    void rn_add_##row(float *x, const float *y, uint32_t n);                                                                               \
+    void rn_silu_mul_##row(const float *gate, const float *up, float *out, uint32_t n);                                                    \
+    void rn_rope_##row(const float *x, const float *cs, uint32_t head_dim, uint32_t n_rot, bool interleaved, float *out);                  \
+    void rn_kv_write_f16_##row(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot);          \
+    void rn_kv_write_q8_0_##row(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot);         \
+    void rn_attn_f16_##row(const struct rn_attn_args *args);                                                                               \
+    void rn_attn_q8_0_##row(const struct rn_attn_args *args);                                                                              \
     void rn_attn_combine_##row(float *m, float *l, float *o, float m1, float l1, const float *o1, uint32_t head_dim)
 
 RN_CPU_DECLARE_ROW(c);

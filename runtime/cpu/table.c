@@ -16,6 +16,8 @@
 #endif
 #define ROW_C(op, fn) {op, "c", 0, (rn_cpu_fn)fn##_c},
 
+// The macros below bring their own commas.
+// clang-format off
 #define ROWS(op, fn)           \
     ROW_AVX512VNNI(op, fn)     \
     ROW_C(op, fn)
@@ -43,6 +45,7 @@ static const struct rn_cpu_row rows[] = {
     ROWS(RN_CPU_ATTN_Q8_0, rn_attn_q8_0)
     ROWS(RN_CPU_ATTN_COMBINE, rn_attn_combine)
 };
+// clang-format on
 
 static const char *const op_names[RN_CPU_OP_COUNT] = {
     [RN_CPU_MM1_Q4_0] = "mm1_q4_0",
@@ -118,7 +121,8 @@ static int mask_check(const char *mask, struct rn_err *err)
             known = known || name_is(row_names[i], p, len);
         }
         if (!known) {
-            return rn_err_set(err, -EINVAL, "cpu mask: no kernel row is called '%.*s' (known: avx512vnni, c)", (int)(len > 64 ? 64 : len), p);
+            return rn_err_set(err, -EINVAL, "cpu mask: no kernel row is called '%.*s' (known: avx512vnni, c)", (int)(len > 64 ? 64 : len),
+                              p);
         }
         p += len + (p[len] == ',');
     }

@@ -64,7 +64,7 @@ static void bench_op(enum rn_cpu_op op, enum rn_dtype type, uint32_t cols, uint3
             struct job j = {.pool = pool, .fn = (rn_mm_fn)table[i].fn, .args = &args, .n_blocks = rows / 16};
             double s = best_of(&j, plain ? 1 : 7);
             printf("%-9s %-10s %6u x %4u, %3u tok, %u threads: %6.1f GB/s %7.1f GMAC/s\n", rn_cpu_op_name(op), table[i].name, rows, cols,
-                n_tok, n_threads, (double)bytes / s / 1e9, (double)rows * cols * n_tok / s / 1e9);
+                   n_tok, n_threads, (double)bytes / s / 1e9, (double)rows * cols * n_tok / s / 1e9);
         }
     }
     rn_pool_destroy(pool);

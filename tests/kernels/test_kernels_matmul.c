@@ -251,7 +251,7 @@ static void mm_check_plain(const struct mm_case *t, const struct rn_acts *a, con
             double tolerance = bound * (double)FLT_EPSILON * (t->n_groups + 4) + flushed * t->n_groups;
             if (!(fabs(y[m * t->ldy + row] - sum) <= tolerance)) {
                 fail_msg("%s %ux%u, token %u of %u, row %u: got %g, float64 says %g +- %g", rn_dtype_find(t->src.type)->name, t->src.rows,
-                    t->src.cols, m, a->n_tok, row, (double)y[m * t->ldy + row], sum, tolerance);
+                         t->src.cols, m, a->n_tok, row, (double)y[m * t->ldy + row], sum, tolerance);
             }
         }
     }
@@ -287,8 +287,8 @@ static void mm_compare(enum rn_cpu_op op, struct mm_case *t, const struct rn_act
                 at++;
             }
             fail_msg("%s %s: %u x %u, %u tokens in blocks of %u, row blocks %u..%u: token %zu, row %zu is %a, plain C says %a",
-                rn_cpu_op_name(op), rows[i].name, t->src.rows, t->src.cols, a->n_tok, a->mb, b0, b1, at / t->ldy, at % t->ldy,
-                (double)t->y[at], (double)t->want[at]);
+                     rn_cpu_op_name(op), rows[i].name, t->src.rows, t->src.cols, a->n_tok, a->mb, b0, b1, at / t->ldy, at % t->ldy,
+                     (double)t->y[at], (double)t->want[at]);
         }
     }
 }
@@ -539,10 +539,8 @@ static void run_group(void *arg, uint32_t thread)
 {
     (void)thread;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(table_is_complete_and_masks_hide_rows),
-        cmocka_unit_test(quantised_activations_are_right_in_every_row),
-        cmocka_unit_test(quantised_rows_equal_plain_c_bit_for_bit),
-        cmocka_unit_test(one_few_and_many_agree),
+        cmocka_unit_test(table_is_complete_and_masks_hide_rows),    cmocka_unit_test(quantised_activations_are_right_in_every_row),
+        cmocka_unit_test(quantised_rows_equal_plain_c_bit_for_bit), cmocka_unit_test(one_few_and_many_agree),
         cmocka_unit_test(float_rows_equal_plain_c_bit_for_bit),
     };
     *(int *)arg = cmocka_run_group_tests(tests, NULL, NULL);

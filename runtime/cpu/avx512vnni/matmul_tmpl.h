@@ -110,39 +110,46 @@ INLINE void tile(const int n, const struct rn_mm_args *args, uint32_t block, uin
         const struct codes c = load_codes(w);
         const __m512 d = load_f16(w + SCALES);
         const __m512 min = HAS_MIN ? load_f16(w + SCALES + 32) : _mm512_setzero_ps();
-#define TOKEN(m)                                                                                   \
-    if (m < n) {                                                                                   \
-        acc##m = group_token(c, d, min, q + (m) * 32, OFFSET ? start[m] : 0, dx[m], sd[m], acc##m); \
+#define TOKEN(m)                                                                                                                           \
+    if (m < n) {                                                                                                                           \
+        acc##m = group_token(c, d, min, q + (m)*32, OFFSET ? start[m] : 0, dx[m], sd[m], acc##m);                                          \
     }
+        // clang-format off
         TOKEN(0) TOKEN(1) TOKEN(2) TOKEN(3) TOKEN(4) TOKEN(5) TOKEN(6) TOKEN(7)
         TOKEN(8) TOKEN(9) TOKEN(10) TOKEN(11) TOKEN(12) TOKEN(13) TOKEN(14) TOKEN(15)
+        // clang-format on
 #undef TOKEN
     }
     float *y = args->y + (size_t)tb * 16 * args->ldy + (size_t)block * 16;
-#define STORE(m)                                         \
-    if (m < n) {                                         \
-        _mm512_storeu_ps(y + (m) * args->ldy, acc##m);   \
+#define STORE(m)                                                                                                                           \
+    if (m < n) {                                                                                                                           \
+        _mm512_storeu_ps(y + (m)*args->ldy, acc##m);                                                                                       \
     }
+    // clang-format off
     STORE(0) STORE(1) STORE(2) STORE(3) STORE(4) STORE(5) STORE(6) STORE(7)
     STORE(8) STORE(9) STORE(10) STORE(11) STORE(12) STORE(13) STORE(14) STORE(15)
+    // clang-format on
 #undef STORE
 }
 
 /* One tile function per number of tokens. */
-#define TILE(n)                                                                           \
-    static void tile_##n(const struct rn_mm_args *args, uint32_t block, uint32_t tb)      \
-    {                                                                                     \
-        tile(n, args, block, tb);                                                         \
+typedef void (*tile_fn)(const struct rn_mm_args *args, uint32_t block, uint32_t tb);
+
+#define TILE(n)                                                                                                                            \
+    static void tile_##n(const struct rn_mm_args *args, uint32_t block, uint32_t tb)                                                       \
+    {                                                                                                                                      \
+        tile(n, args, block, tb);                                                                                                          \
     }
+// clang-format off
 TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
 TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
 #undef TILE
 
-typedef void (*tile_fn)(const struct rn_mm_args *args, uint32_t block, uint32_t tb);
 static const tile_fn tiles[17] = {
     NULL, tile_1, tile_2, tile_3, tile_4, tile_5, tile_6, tile_7, tile_8,
     tile_9, tile_10, tile_11, tile_12, tile_13, tile_14, tile_15, tile_16,
 };
+// clang-format on
 
 /* Row blocks `block` and, if n == 2, `block + step` for one token: two streams of weights keep more reads in flight than one. `jump`
  * bytes are skipped by what the first stream fetches behind the end of its block. */

@@ -22,7 +22,7 @@ static float load_f16(const uint8_t *p)
     return rn_f16_to_f32(h);
 }
 
-/* isum[r] = sum over the group of q_w * q_x for the 16 rows. w: 4-bit codes, x: the group's 32 activations, start: offset times sum(q_x). */
+/* isum[r] = start + sum over the group of code * q_x for the 16 rows; `start` takes the codes' offset away: -offset * sum(q_x). */
 static void dot_4bit(const uint8_t *w, const int8_t *x, int32_t start, int32_t isum[ROWS])
 {
     for (int r = 0; r < ROWS; r++) {
@@ -91,10 +91,10 @@ static inline void matmul(int type, const struct rn_mm_args *args, uint32_t bloc
     }
 }
 
-#define MATMUL(op, type)                                                                    \
-    void rn_##op##_c(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)       \
-    {                                                                                       \
-        matmul(type, args, block0, block1);                                                 \
+#define MATMUL(op, type)                                                                                                                   \
+    void rn_##op##_c(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)                                                      \
+    {                                                                                                                                      \
+        matmul(type, args, block0, block1);                                                                                                \
     }
 
 MATMUL(mm1_q4_0, Q4_0)
