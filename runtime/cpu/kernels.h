@@ -134,8 +134,8 @@ typedef void (*rn_kv_write_fn)(const float *k, const float *v, uint32_t head_dim
 /* One KV head, one chunk of 256 tokens (4 pages), up to RN_ATTN_MAX_Q queries. Query i sees the tokens lo[i] <= j < hi[i] of the chunk.
  *   score_j = dot(q, k_j) * scale      f16: rn_lane_dot order. q8_0: q quantised by rn_quant_act per group of 32;
  *                                      acc = fma((float)isum_g, d_q * d_k, acc), groups ascending
- *   m = max score; p_j = rn_expf(score_j - m); l = sum of p_j in 16 virtual lanes (token j of the chunk goes to lane j % 16,
- *   ascending, by addition; unseen tokens are left out), rn_lane_sum
+ *   m = max score (a zero is +0); p_j = rn_expf(score_j - m); l = sum of p_j in 16 virtual lanes (token j of the chunk goes to
+ *   lane j % 16, ascending, by addition; unseen tokens are left out), rn_lane_sum
  *   o[d] = sum over seen j ascending: fma(p_j, v_j[d], o[d]); q8_0: fma(p_j * d_v, (float)q_v, o[d])
  * lo >= hi: m = -inf, l = 0, o = 0. Unseen cells are never used, whatever bits they hold (NaN included). */
 struct rn_attn_args {

@@ -2,7 +2,7 @@
  *
  * Tolerance of plain C: scores carry at most 2e-6 * sum |q k| * scale, the exponential and the sum over 256 tokens 3e-5 in all. Cells that
  * a query does not see hold NaN, infinities and 65504, which must not change a bit of its result.
- * `--bench` prints the time per (key, query) of one decode chunk. */
+ * `--bench` prints the time per (key, query) of one decode chunk. One file, because all tests share the reader of the page layout. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,7 +72,7 @@ static const struct rn_cpu_row *row(enum rn_cpu_op op, size_t i)
 
 /* ---- One chunk ---------------------------------------------------------------------------------------------------------------- */
 
-enum shape { SHAPE_NORMAL, SHAPE_LARGE, SHAPE_TINY, SHAPE_EQUAL, SHAPE_OUTLIER, SHAPE_ZERO, SHAPE_COUNT };
+enum shape { SHAPE_NORMAL, SHAPE_LARGE, SHAPE_TINY, SHAPE_EQUAL, SHAPE_OUTLIER, SHAPE_ZERO, SHAPE_UNDERFLOW, SHAPE_COUNT };
 
 struct chunk {
     bool q8;
@@ -105,6 +105,8 @@ static float shaped(enum shape shape, uint32_t i)
         return random_below(16) == 0 ? random_normal() * 100.0f : random_normal() * 0.01f;
     case SHAPE_ZERO:
         return i % 3 == 0 ? -0.0f : 0.0f;
+    case SHAPE_UNDERFLOW:
+        return 1e-37f;
     default:
         return random_normal();
     }
@@ -137,7 +139,8 @@ static void chunk_init(struct chunk *c, bool q8, uint32_t head_dim, enum shape s
         for (uint32_t slot = 0; slot < RN_PAGE_TOKENS; slot++) {
             float k[MAX_DIM], v[MAX_DIM];
             for (uint32_t d = 0; d < head_dim; d++) {
-                k[d] = shaped(shape, d);
+                // Underflow: every score is flushed to zero, of either sign.
+                k[d] = shape == SHAPE_UNDERFLOW ? (slot % 3 ? -1e-7f : 1e-7f) : shaped(shape, d);
                 v[d] = shape == SHAPE_TINY ? random_normal() * 1e-3f : random_normal();
             }
             write(k, v, head_dim, c->k[p], c->v[p], slot);
@@ -168,7 +171,11 @@ static bool page_seen(const struct chunk *c, uint32_t p)
 
 static void run(const struct rn_cpu_row *r, const struct chunk *c, struct result *ret)
 {
-    struct rn_attn_args args = {.head_dim = c->head_dim, .n_q = c->n_q, .scale = c->scale, .m = ret->m, .l = ret->l, .o = ret->o, .scratch = scratch};
+    struct rn_attn_args args = {.head_dim = c->head_dim, .n_q = c->n_q, .scale = c->scale};
+    args.m = ret->m;
+    args.l = ret->l;
+    args.o = ret->o;
+    args.scratch = scratch;
     for (uint32_t p = 0; p < PAGES; p++) {
         args.k[p] = page_seen(c, p) ? c->k[p] : NULL;
         args.v[p] = page_seen(c, p) ? c->v[p] : NULL;
@@ -193,8 +200,8 @@ static void same_query(const struct rn_cpu_row *r, const struct chunk *c, uint32
         while (d + 1 < c->head_dim && memcmp(a->o + at + d, b->o + at + d, 4) == 0) {
             d++;
         }
-        fail_msg("row %s, %s, head_dim %u, n_q %u, query %u [%u, %u): m %a %a, l %a %a, o[%u] %a %a", r->name, c->q8 ? "q8_0" : "f16", c->head_dim,
-                 c->n_q, i, c->lo[i], c->hi[i], (double)a->m[i], (double)b->m[i], (double)a->l[i], (double)b->l[i], d, (double)a->o[at + d],
+        fail_msg("row %s, %s, head_dim %u, n_q %u, query %u [%u, %u): m %a %a, l %a %a, o[%u] %a %a", r->name,
+                 c->q8 ? "q8_0" : "f16", c->head_dim, c->n_q, i, c->lo[i], c->hi[i], (double)a->m[i], (double)b->m[i], (double)a->l[i], (double)b->l[i], d, (double)a->o[at + d],
                  (double)b->o[at + d]);
     }
 }
@@ -253,7 +260,17 @@ static void poison(struct chunk *c, uint32_t j, uint16_t pattern)
 
 /* ---- Ranges ------------------------------------------------------------------------------------------------------------------- */
 
-enum ranges { RANGES_FULL, RANGES_DECODE, RANGES_SINGLE, RANGES_RANDOM, RANGES_STAIRS, RANGES_EMPTY, RANGES_PAGES, RANGES_APART, RANGES_COUNT };
+enum ranges {
+    RANGES_FULL,
+    RANGES_DECODE,
+    RANGES_SINGLE,
+    RANGES_RANDOM, /* between borders, some empty, some with lo > hi */
+    RANGES_STAIRS, /* rows of a prefill */
+    RANGES_EMPTY,
+    RANGES_PAGES,
+    RANGES_APART,  /* pages between that nobody sees */
+    RANGES_COUNT
+};
 
 static void set_ranges(struct chunk *c, enum ranges kind)
 {
@@ -625,7 +642,8 @@ static void bench(bool q8, uint32_t head_dim, uint32_t n_q)
             }
             best = fmin(best, (double)(rn_clock_ns() - start) / rounds / (TOKENS * n_q));
         }
-        printf("attn %-4s head_dim %3u, %2u queries, %-11s %8.3f ns per key and query\n", q8 ? "q8_0" : "f16", head_dim, n_q, r->name, best);
+        printf("attn %-4s head_dim %3u, %2u queries, %-11s %8.3f ns per key and query\n",
+               q8 ? "q8_0" : "f16", head_dim, n_q, r->name, best);
     }
     chunk_finish(&c);
 }

@@ -135,7 +135,8 @@ static void add_rows_agree(void **state)
 static void silu_rows_agree(void **state)
 {
     (void)state;
-    static const float special[] = {0.0f, -0.0f, 87.0f, -87.0f, 87.01f, -87.01f, 88.0f, -88.0f, 88.5f, -88.5f, 1e30f, -1e30f, 1e-30f, 0.5f, -17.3f};
+    static const float special[] = {0.0f, -0.0f, 87.0f, -87.0f, 87.01f, -87.01f, 88.0f, -88.0f, 88.5f, -88.5f,
+                                    1e30f, -1e30f, 1e-30f, 0.5f, -17.3f};
     const uint32_t n_special = sizeof special / sizeof *special;
     for (uint32_t t = 0; t < N_LENGTHS * SHAPE_COUNT * 2; t++) {
         uint32_t n = lengths[t / 2 % N_LENGTHS], off = t % 2;
@@ -169,7 +170,8 @@ static void silu_rows_agree(void **state)
 static void rope_rows_agree_in_both_pairings(void **state)
 {
     (void)state;
-    static const uint32_t dims[][2] = {{64, 64}, {128, 128}, {80, 80}, {96, 96}, {16, 16}, {256, 256}, {64, 32}, {80, 20}, {128, 64}, {96, 2}, {48, 34}, {64, 0}, {62, 62}};
+    static const uint32_t dims[][2] = {{64, 64}, {128, 128}, {80, 80}, {96, 96}, {16, 16}, {256, 256}, {64, 32},
+                                      {80, 20}, {128, 64}, {96, 2}, {48, 34}, {64, 0}, {62, 62}};
     for (uint32_t t = 0; t < 4 * sizeof dims / sizeof *dims; t++) {
         uint32_t dim = dims[t / 4][0], n_rot = dims[t / 4][1], off = t % 2;
         bool interleaved = t / 2 % 2;

@@ -180,7 +180,8 @@ INLINE void keep_scores(const struct rn_attn_args *args, uint32_t i, uint32_t j,
     max[i] = _mm512_max_ps(max[i], s);
 }
 
-/* Turns the scores of query i into weights, in place; sets m and l. */
+/* Turns the scores of query i into weights, in place; sets m and l. Unseen tokens of the first and last tile have the weight exp(-inf) = 0,
+ * which leaves a lane's sum as it is. */
 static void softmax(const struct rn_attn_args *args, uint32_t i, __m512 max)
 {
     float *p = args->scratch + i * RN_CHUNK_TOKENS;
@@ -188,7 +189,7 @@ static void softmax(const struct rn_attn_args *args, uint32_t i, __m512 max)
     __m512 lanes = _mm512_setzero_ps();
     for (uint32_t j = args->lo[i] / TILE * TILE; j < args->hi[i]; j += TILE) {
         __m512 w = rn_v_exp(_mm512_sub_ps(_mm512_loadu_ps(p + j), _mm512_set1_ps(m)));
-        lanes = _mm512_mask_add_ps(lanes, seen(args, i, j), lanes, w);
+        lanes = _mm512_add_ps(lanes, w);
         _mm512_storeu_ps(p + j, w);
     }
     args->m[i] = m;
@@ -248,8 +249,9 @@ INLINE void lane_half(const float *const *q, const uint8_t *tile, uint32_t head_
     }
 }
 
-INLINE void score_f16(const struct rn_attn_args *args, const struct block *blk, uint32_t head_dim, __m512 *max, const uint32_t n)
+INLINE void score_f16(const struct rn_attn_args *args, const struct block *blk, __m512 *max, const uint32_t n)
 {
+    uint32_t head_dim = args->head_dim;
     const float *const *q = args->q + blk->i0;
     for (uint32_t j = blk->lo / TILE * TILE; j < blk->hi; j += TILE) {
         if (!tile_seen(args, blk, j)) {
@@ -269,7 +271,8 @@ INLINE void score_f16(const struct rn_attn_args *args, const struct block *blk, 
 /* ---- Values ------------------------------------------------------------------------------------------------------------------- */
 
 /* o[x][0 .. 16 nz - 1] += weight * value over the n_tok tokens at v, ascending. p[x * 256]: weights of query x. */
-INLINE void add_values_f16(float *o, const float *p, const uint8_t *v, uint32_t head_dim, uint32_t n_tok, const uint32_t nz, const uint32_t n)
+INLINE void add_values_f16(float *o, const float *p, const uint8_t *v, uint32_t head_dim, uint32_t n_tok, const uint32_t nz,
+                           const uint32_t n)
 {
     __m512 acc[BLOCK_K8][SLICE];
     #pragma GCC unroll 8
@@ -357,15 +360,6 @@ static void add_all_values(const struct rn_attn_args *args, values_fn values)
     }
 }
 
-INLINE void score_f16_n(const struct rn_attn_args *args, const struct block *b, __m512 *max, const uint32_t n)
-{
-    if (args->head_dim == 64) {
-        score_f16(args, b, 64, max, n);
-    } else {
-        score_f16(args, b, args->head_dim, max, n);
-    }
-}
-
 void rn_attn_f16_avx512vnni(const struct rn_attn_args *args)
 {
     __m512 max[RN_ATTN_MAX_Q];
@@ -373,7 +367,7 @@ void rn_attn_f16_avx512vnni(const struct rn_attn_args *args)
         max[i] = _mm512_set1_ps(-INFINITY);
     }
     for (struct block b = next_block(args, 0, BLOCK_K16); b.n > 0; b = next_block(args, b.i0 + b.n, BLOCK_K16)) {
-        FOR_N(b.n, score_f16_n, args, &b, max);
+        FOR_N(b.n, score_f16, args, &b, max);
     }
     softmax_all(args, max);
     add_all_values(args, values_f16);
@@ -487,7 +481,8 @@ INLINE void score_q8(const struct rn_attn_args *args, const struct block *blk, c
 }
 
 /* As add_values_f16, for q8_0: nz is even, pd[x * pd_stride + token * n_groups + group]. */
-INLINE void add_values_q8(float *o, const float *pd, const int8_t *v, uint32_t head_dim, uint32_t n_tok, const uint32_t nz, const uint32_t n)
+INLINE void add_values_q8(float *o, const float *pd, const int8_t *v, uint32_t head_dim, uint32_t n_tok, const uint32_t nz,
+                          const uint32_t n)
 {
     uint32_t n_groups = head_dim / RN_GROUP;
     size_t pd_stride = (size_t)RN_PAGE_TOKENS * n_groups;
@@ -523,7 +518,8 @@ INLINE void add_values_q8(float *o, const float *pd, const int8_t *v, uint32_t h
 }
 
 /* weight * scale for the tiles of tokens [j0, j1) of one page. Tokens beyond the range give numbers that nobody reads. */
-INLINE void page_weights(const struct rn_attn_args *args, const struct q8_scratch *s, uint32_t i, uint32_t j0, uint32_t j1, const uint32_t n)
+INLINE void page_weights(const struct rn_attn_args *args, const struct q8_scratch *s, uint32_t i, uint32_t j0, uint32_t j1,
+                         const uint32_t n)
 {
     uint32_t n_groups = args->head_dim / RN_GROUP;
     const uint8_t *scales = args->v[j0 / RN_PAGE_TOKENS] + (size_t)RN_PAGE_TOKENS * args->head_dim;
@@ -535,7 +531,8 @@ INLINE void page_weights(const struct rn_attn_args *args, const struct q8_scratc
             #pragma GCC unroll 8
             for (uint32_t x = 0; x < n; x++) {
                 __m512 p = _mm512_loadu_ps(args->scratch + (i + x) * RN_CHUNK_TOKENS + j);
-                _mm512_storeu_ps(s->pd + (size_t)x * RN_PAGE_TOKENS * n_groups + at, _mm512_mul_ps(_mm512_permutexvar_ps(token, p), d));
+                float *pd = s->pd + (size_t)x * RN_PAGE_TOKENS * n_groups + at;
+                _mm512_storeu_ps(pd, _mm512_mul_ps(_mm512_permutexvar_ps(token, p), d));
             }
         }
     }
@@ -549,6 +546,10 @@ INLINE void page_q8(const struct rn_attn_args *args, uint32_t i, uint32_t j0, ui
     float *o = args->o + (size_t)i * head_dim;
     const float *pd = s.pd + (size_t)(j0 % RN_PAGE_TOKENS) * (head_dim / RN_GROUP);
     const int8_t *v = (const int8_t *)args->v[j0 / RN_PAGE_TOKENS] + (size_t)(j0 % RN_PAGE_TOKENS) * head_dim;
+    if (head_dim == 64) { // strides as constants
+        add_values_q8(o, pd, v, 64, j1 - j0, 4, n);
+        return;
+    }
     for (; d + 64 <= head_dim; d += 64) {
         add_values_q8(o + d, pd + d / RN_GROUP, v + d, head_dim, j1 - j0, 4, n);
     }

@@ -10,7 +10,8 @@
 /* Mask of the first n of 16 lanes; n may be larger than 16. */
 static inline __mmask16 rn_v_first(uint32_t n)
 {
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+    uint32_t mask = n >= 16 ? 0xffff : (1u << n) - 1;
+    return (__mmask16)mask;
 }
 
 /* rn_expf of every lane. */
