@@ -201,8 +201,9 @@ static void same_query(const struct rn_cpu_row *r, const struct chunk *c, uint32
             d++;
         }
         fail_msg("row %s, %s, head_dim %u, n_q %u, query %u [%u, %u): m %a %a, l %a %a, o[%u] %a %a", r->name,
-                 c->q8 ? "q8_0" : "f16", c->head_dim, c->n_q, i, c->lo[i], c->hi[i], (double)a->m[i], (double)b->m[i], (double)a->l[i], (double)b->l[i], d, (double)a->o[at + d],
-                 (double)b->o[at + d]);
+                 c->q8 ? "q8_0" : "f16", c->head_dim, c->n_q, i, c->lo[i], c->hi[i],
+                 (double)a->m[i], (double)b->m[i], (double)a->l[i], (double)b->l[i], d,
+                 (double)a->o[at + d], (double)b->o[at + d]);
     }
 }
 
