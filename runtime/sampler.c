@@ -87,7 +87,7 @@ static void select_first(struct rn_candidate *c, size_t n, size_t k)
 {
     size_t lo = 0, hi = n;
     while (hi - lo > 1) {
-        struct rn_candidate pivot = c[lo + (hi - lo) / 2];
+        struct rn_candidate pivot = c[lo + (hi - lo - 1) / 2]; // never the last: each round cuts something off
         size_t i = lo, j = hi - 1;
         for (;;) {
             while (before(c[i], pivot)) {

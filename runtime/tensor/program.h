@@ -1,7 +1,7 @@
 /* A model is a short program: a list of operations over named values, emitted once at load by runtime/arch_<family>.c and
  * interpreted by a backend. Values are matrices [rows of the step, width] of float32; widths are in the program.
  *
- * Immutable after rn_program_seal. Thread: any. */
+ * Immutable once built. Thread: any. */
 #pragma once
 
 #include <stdbool.h>
