@@ -5,16 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-// Taylor coefficients; on [-pi/4, pi/4] the first omitted terms are below 2e-9 (sine) and 3e-8 (cosine).
-#define SIN_3 (-1.6666667e-1f) // -1/3!
-#define SIN_5 8.3333333e-3f
-#define SIN_7 (-1.9841270e-4f)
-#define SIN_9 2.7557319e-6f
-#define COS_2 (-0.5f)
-#define COS_4 4.1666667e-2f
-#define COS_6 (-1.3888889e-3f)
-#define COS_8 2.4801587e-5f
-#define TURN_TO_RADIANS 1.4629180792671596e-9f // 2 pi / 2^32
+// 2 pi / 2^32
+#define TURN_TO_RADIANS 1.4629180792671596e-9
 
 float rn_expf(float x)
 {
@@ -51,17 +43,17 @@ void rn_sincos_phase(int32_t phase, float *ret_cos, float *ret_sin)
     // Nearest quarter turn, then what is left, in [-2^29, 2^29): at most an eighth of a turn.
     uint32_t quarter = ((uint32_t)phase + 0x20000000u) >> 30;
     int32_t rest = (int32_t)((uint32_t)phase - (quarter << 30));
-    float x = (float)rest * TURN_TO_RADIANS, x2 = x * x;
-    float s = SIN_9;
-    s = fmaf(s, x2, SIN_7);
-    s = fmaf(s, x2, SIN_5);
-    s = fmaf(s, x2, SIN_3);
-    s = fmaf(s * x2, x, x);
-    float c = COS_8;
-    c = fmaf(c, x2, COS_6);
-    c = fmaf(c, x2, COS_4);
-    c = fmaf(c, x2, COS_2);
-    c = fmaf(c, x2, 1.0f);
+    // Taylor in double: the first terms left out are below 1e-13, so the results are the nearest floats almost always.
+    static const double sines[] = {1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6, 1};
+    static const double cosines[] = {-1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320, -1.0 / 720, 1.0 / 24, -1.0 / 2, 1};
+    double x = rest * TURN_TO_RADIANS, x2 = x * x, sine = 0, cosine = 0;
+    for (size_t i = 0; i < sizeof sines / sizeof sines[0]; i++) {
+        sine = sine * x2 + sines[i];
+    }
+    for (size_t i = 0; i < sizeof cosines / sizeof cosines[0]; i++) {
+        cosine = cosine * x2 + cosines[i];
+    }
+    float s = (float)(sine * x), c = (float)cosine;
     float co = quarter & 1 ? s : c, si = quarter & 1 ? c : s;
     *ret_cos = quarter == 1 || quarter == 2 ? -co : co;
     *ret_sin = quarter >= 2 ? -si : si;

@@ -24,7 +24,7 @@ float rn_expf(float x);
 /* x / (1 + exp(-x)). */
 float rn_siluf(float x);
 
-/* cos and sin of a phase in turns: angle = 2 pi * phase / 2^32, |angle| <= pi. At most 2e-7 absolute. */
+/* cos and sin of a phase in turns: angle = 2 pi * phase / 2^32, |angle| <= pi. Nearest float but for rare ties: at most 4e-8 absolute. */
 void rn_sincos_phase(int32_t phase, float *ret_cos, float *ret_sin);
 
 /* Sum of 16 virtual lanes by the fixed tree 8-4-2-1: lane i += lane i+8, then i+4, i+2, i+1. lanes is overwritten. */
