@@ -1,0 +1,90 @@
+#include "session/record.h"
+
+#include <math.h>
+
+#include "runtime/base/clock.h"
+#include "session/session_internal.h"
+
+uint64_t rn_record_visible(const struct rn_conversation *c, uint64_t base, uint64_t t, uint64_t fed, uint64_t *ret_below)
+{
+    uint64_t end = t + 1, s = c->sinks;
+    uint64_t pinned = end < s ? end : s;
+    uint64_t window = end > base && end > s ? end - base : 0;
+    uint64_t known = fed < end ? fed : end;
+    *ret_below = (known < s ? known : pinned) + (window && known > base ? known - base : 0);
+    return pinned + window;
+}
+
+// A float32 as a person wrote it: 0.7, not 0.699999988.
+static json_t *short_real(float x)
+{
+    return json_real(round((double)x * 1e6) / 1e6);
+}
+
+json_t *rn_record_sampling(const struct rn_request *r)
+{
+    return json_pack("{s:o, s:i, s:o, s:o, s:I, s:I, s:b}", "temperature", short_real(r->sampling.temperature), "top_k",
+                     (int)r->sampling.top_k, "top_p", short_real(r->sampling.top_p), "min_p", short_real(r->sampling.min_p), "seed",
+                     (json_int_t)r->sampling.seed, "max_output_tokens", (json_int_t)r->max_output_tokens, "ignore_eos", (int)r->ignore_eos);
+}
+
+json_t *rn_record_usage(const struct rn_run *run)
+{
+    return json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens", (json_int_t)run->visible, "input_tokens_details", "cached_tokens",
+                     (json_int_t)run->cached, "output_tokens", (json_int_t)run->answer.ids.len, "output_tokens_details", "reasoning_tokens",
+                     0, "total_tokens", (json_int_t)(run->visible + run->answer.ids.len));
+}
+
+static double per_second(uint64_t tokens, double ms)
+{
+    return ms > 0 ? round((double)tokens / ms * 1e6) / 1e3 : 0;
+}
+
+// Milliseconds between two moments; 0 when one of them never came.
+static double between(uint64_t from, uint64_t to)
+{
+    return from && to > from ? round(rn_clock_ms(from, to) * 1e3) / 1e3 : 0;
+}
+
+static json_t *timings(const struct rn_run *run)
+{
+    uint64_t now = run->last_ns, prefilled = run->first_ns ? run->first_ns : now;
+    double prefill = between(run->started_ns, prefilled), decode = between(run->first_ns, now);
+    uint64_t decoded = run->answer.ids.len > 1 ? run->answer.ids.len - 1 : 0;
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "queue_ms", between(run->submitted_ns, run->started_ns ? run->started_ns : now),
+                     "prefill_ms", prefill, "ttft_ms", between(run->submitted_ns, run->first_ns), "decode_ms", decode,
+                     "prefill_tokens_per_s", per_second(run->computed, prefill), "decode_tokens_per_s", per_second(decoded, decode));
+}
+
+static json_t *context(const struct rn_run *run)
+{
+    const struct rn_conversation *c = run->conv;
+    uint64_t len = run->keep ? c->timeline.log.len : c->head, below, used = 0;
+    if (len > 0) {
+        used = rn_record_visible(c, run->base, len - 1, 0, &below);
+    }
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "n", (json_int_t)c->n, "pinned", (json_int_t)c->sinks, "used", (json_int_t)used,
+                     "evicted", (json_int_t)(run->base - c->sinks), "kept_from", (json_int_t)run->base);
+}
+
+json_t *rn_record_make(const struct rn_service *s, const struct rn_run *run)
+{
+    const struct rn_request *req = run->req;
+    json_t *record =
+        json_pack("{s:s, s:o, s:o, s:{s:s, s:I}, s:I, s:{s:s, s:s?}, s:o}", "session", run->conv->id, "timings", timings(run), "context",
+                  context(run), "cache", "source", run->cached ? "memory" : "none", "tokens", (json_int_t)run->cached, "computed",
+                  (json_int_t)run->computed, "stop", "cause", run->cause, "detail", run->detail, "sampling", rn_record_sampling(req));
+    if (!record) {
+        return NULL;
+    }
+    if (run->rebased) {
+        json_object_set_new(record, "rebased", json_pack("{s:s}", "cause", run->rebased));
+    }
+    json_t *warnings = json_is_array(req->warnings) ? json_copy(req->warnings) : json_array();
+    json_array_extend(warnings, run->warnings);
+    json_object_set_new(record, "warnings", warnings);
+    json_object_set_new(record, "ignored", json_is_array(req->ignored) ? json_copy(req->ignored) : json_array());
+    json_object_set_new(record, "device", json_string(s->info->device));
+    json_object_set_new(record, "fingerprint", json_string(s->info->fingerprint));
+    return record;
+}

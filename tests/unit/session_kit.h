@@ -1,0 +1,62 @@
+/* A service on the fake engine, requests by one call, and what came back of each. */
+#pragma once
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "fake_engine.h"
+#include "runtime/base/queue.h"
+#include "session/service.h"
+
+#define KIT_TICKETS 256
+
+/* All events of one ticket. */
+struct kit_reply {
+    char order[4096]; /* C created, Q queued, S started, T text, E evicted, D done, ! error, R reply */
+    char session[RN_ID_BYTES], response[RN_ID_BYTES], item[RN_ID_BYTES];
+    char text[1 << 16]; /* of TEXT events, joined */
+    size_t n_text_ids;
+    struct rn_event *last; /* the terminal one */
+    uint64_t evicted, kept_from;
+    char kept_from_item[RN_ID_BYTES];
+};
+
+struct kit {
+    struct rn_engine *engine;
+    struct fake *fake;
+    struct rn_service *service;
+    struct rn_service_params params;
+    struct rn_queue *events;
+    struct kit_reply *replies; /* [KIT_TICKETS] */
+    uint64_t tickets;
+};
+
+void kit_open(struct kit *k); /* engine and defaults (window 512), no service yet */
+void kit_start(struct kit *k, const char *state_dir);
+void kit_stop(struct kit *k); /* the service only */
+void kit_close(struct kit *k);
+
+json_t *kit_item(const char *role, const char *text);
+/* Greedy, at most 24 tokens; text NULL = empty input. */
+struct rn_request *kit_request(const char *text, const char *previous);
+struct kit_reply *kit_send(struct kit *k, struct rn_request *r); /* does not wait; kit_reply of this ticket */
+struct kit_reply *kit_wait(struct kit *k, struct kit_reply *reply);
+void kit_wait_for(struct kit *k, struct kit_reply *reply, char event); /* until this kind of event came */
+struct kit_reply *kit_ask(struct kit *k, const char *text, const char *previous);
+struct kit_reply *kit_query(struct kit *k, enum rn_query what, const char *id);
+uint64_t kit_ticket(const struct kit *k, const struct kit_reply *reply);
+
+/* Ids of a text as the fake's template writes it: <|im_start|>, <|im_end|>, <|bos|> count as control tokens. */
+size_t kit_ids(const char *text, uint32_t *ret);
+/* The text that a sequence of S, N, policy answers to `prompt` (template text), at most n ids, greedy. */
+const char *kit_expect(struct kit *k, const struct rn_seq_params *p, const char *prompt, size_t n);
+
+void kit_temp_dir(char ret[64]);
+void kit_remove_dir(const char *dir);
+const char *kit_string(const struct kit_reply *r, const char *path); /* "stop.cause" of the record; NULL = absent */
+int64_t kit_number(const struct kit_reply *r, const char *path);     /* -1 = absent */
