@@ -3,7 +3,7 @@
 #include <string.h>
 
 static const struct rn_arch archs[] = {
-    {"llama", rn_arch_llama_build},
+    {"gemma3", rn_arch_gemma3_build}, {"llama", rn_arch_llama_build}, {"qwen2", rn_arch_qwen2_build}, {"qwen3", rn_arch_qwen3_build},
 };
 
 const struct rn_arch *rn_arch_find(const char *name)
@@ -18,5 +18,5 @@ const struct rn_arch *rn_arch_find(const char *name)
 
 const char *rn_arch_names(void)
 {
-    return "llama";
+    return "gemma3, llama, qwen2 and qwen3";
 }

@@ -18,4 +18,7 @@ const struct rn_arch *rn_arch_find(const char *name);
 /* "llama, gemma3, …", for error messages. */
 const char *rn_arch_names(void);
 
+int rn_arch_gemma3_build(struct rn_program **ret, const struct rn_gguf *g, const struct rn_hparams *hp, struct rn_err *err);
 int rn_arch_llama_build(struct rn_program **ret, const struct rn_gguf *g, const struct rn_hparams *hp, struct rn_err *err);
+int rn_arch_qwen2_build(struct rn_program **ret, const struct rn_gguf *g, const struct rn_hparams *hp, struct rn_err *err);
+int rn_arch_qwen3_build(struct rn_program **ret, const struct rn_gguf *g, const struct rn_hparams *hp, struct rn_err *err);

@@ -162,21 +162,29 @@ static int plan_pass(struct rn_engine *e, struct rn_err *err)
     return e->angles && e->pages ? 0 : rn_err_nomem(err, n_angles * sizeof *e->angles, "a pass");
 }
 
+static int find_arch(const struct rn_arch **ret, const struct rn_gguf *g, struct rn_err *err)
+{
+    struct rn_gguf_str name = {"", 0};
+    char quoted[64];
+    int r = rn_gguf_get_str(g, "general.architecture", &name, err);
+    if (r < 0) {
+        return r;
+    }
+    snprintf(quoted, sizeof quoted, "%.*s", (int)(name.len < sizeof quoted ? name.len : sizeof quoted - 1), name.data);
+    *ret = rn_arch_find(quoted);
+    return *ret ? 0 : rn_err_set(err, -ENOTSUP, "general.architecture is '%s', known are %s", quoted, rn_arch_names());
+}
+
 static int load(struct rn_engine *e, const struct rn_gguf *g, const struct rn_engine_params *params, struct rn_err *err)
 {
     struct rn_hparams hp;
     enum rn_kv_type kv = RN_KV_Q8_0;
     const char *kv_name = params->kv ? params->kv : "q8_0";
     int r = find_kv(kv_name, &kv, err);
+    const struct rn_arch *arch = NULL;
+    r = r < 0 ? r : find_arch(&arch, g, err); // before the rest: another family lacks keys that we would miss
     r = r < 0 ? r : rn_hparams_read(&hp, g, err);
-    if (r < 0) {
-        return r;
-    }
-    const struct rn_arch *arch = rn_arch_find(hp.arch);
-    if (!arch) {
-        return rn_err_set(err, -ENOTSUP, "general.architecture is '%s', known are %s", hp.arch, rn_arch_names());
-    }
-    r = arch->build(&e->program, g, &hp, err);
+    r = r < 0 ? r : arch->build(&e->program, g, &hp, err);
     r = r < 0 ? r : rn_text_create(&e->text, g, err);
     if (r < 0) {
         return r;
@@ -295,7 +303,15 @@ static int push_entry(struct rn_engine *e, const struct rn_step_entry *entry, st
 
 static int check_entries(const struct rn_engine *e, const struct rn_step_entry *entries, uint32_t n, struct rn_err *err)
 {
+    if (n > MAX_ROWS) {
+        return rn_err_set(err, -E2BIG, "a step of %u sequences, at most %d fit", n, MAX_ROWS);
+    }
     for (uint32_t k = 0; k < n; k++) {
+        for (uint32_t i = 0; i < k; i++) {
+            if (entries[i].seq == entries[k].seq) {
+                return rn_err_set(err, -EINVAL, "entries %u and %u of a step are of the same sequence", i, k);
+            }
+        }
         for (uint32_t i = 0; i < entries[k].n_ids; i++) {
             if (entries[k].ids[i] >= e->info.n_vocab) {
                 return rn_err_set(err, -EINVAL, "token id %u at position %u, the vocabulary has %u", entries[k].ids[i], i, e->info.n_vocab);
@@ -316,9 +332,6 @@ int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t 
     }
     uint64_t moved = 0; // entries whose head may have moved, for the way back
     uint64_t heads[MAX_ROWS];
-    if (r == 0 && n_entries > MAX_ROWS) {
-        r = rn_err_set(err, -E2BIG, "a step of %u sequences, at most %d fit", n_entries, MAX_ROWS);
-    }
     for (uint32_t k = 0; k < n_entries && r == 0; k++) {
         heads[moved++] = entries[k].seq->head;
         r = push_entry(e, &entries[k], err);

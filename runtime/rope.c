@@ -10,16 +10,47 @@
 
 static const long double TWO_PI = 6.283185307179586476925286766559L;
 
+/* YaRN (Peng et al. 2023; rounding of the range as in Hugging Face transformers): dimensions that turn often within the original
+ * length keep their frequency, those that turn less than once are interpolated, in between is a ramp. 1 = interpolate fully. */
+static double yarn_ramp(const struct rn_hparams *hp, uint32_t n_rot, uint32_t i)
+{
+    double turns[2] = {(double)hp->yarn_beta_fast, (double)hp->yarn_beta_slow}, dim[2];
+    for (int k = 0; k < 2; k++) {
+        dim[k] = n_rot * log(hp->rope_ctx_original / (turns[k] * (double)TWO_PI)) / (2 * log((double)hp->rope_base));
+    }
+    double low = fmax(floor(dim[0]), 0), high = fmin(ceil(dim[1]), n_rot - 1.0);
+    if (high - low < 1e-3) {
+        high = low + 1e-3;
+    }
+    return fmin(fmax((i - low) / (high - low), 0), 1);
+}
+
+/* What the declared scaling leaves of the frequency of pair i, and the factor on cos and sin. */
+static int scaling(const struct rn_hparams *hp, uint32_t n_rot, uint32_t i, double *ret_scale, float *ret_mscale, struct rn_err *err)
+{
+    double factor = (double)hp->rope_factor;
+    *ret_scale = 1;
+    *ret_mscale = 1;
+    if (strcmp(hp->rope_scaling, "linear") == 0) {
+        *ret_scale = 1 / factor;
+    } else if (strcmp(hp->rope_scaling, "yarn") == 0) {
+        double ramp = yarn_ramp(hp, n_rot, i);
+        *ret_scale = ramp / factor + (1 - ramp);
+        *ret_mscale = hp->yarn_attn_factor * (float)(factor > 1 ? 1 + 0.1 * log(factor) : 1);
+    } else if (hp->rope_scaling[0]) {
+        return rn_err_set(err, -ENOTSUP, "%s.rope.scaling.type is '%s', known are none, linear and yarn", hp->arch, hp->rope_scaling);
+    }
+    return 0;
+}
+
 int rn_rope_setup(struct rn_rope *rope, const struct rn_hparams *hp, const struct rn_tensor *divisors, struct rn_err *err)
 {
-    uint32_t half = rope->n_rot / 2;
-    double scale = 1;
-    if (strcmp(hp->rope_scaling, "linear") == 0) {
-        scale = 1 / (double)hp->rope_factor;
-    } else if (hp->rope_scaling[0] && strcmp(hp->rope_scaling, "none") != 0) {
-        return rn_err_set(err, -ENOTSUP, "rope.scaling.type is '%s', known are none and linear", hp->rope_scaling);
-    }
-    for (uint32_t i = 0; i < half; i++) {
+    for (uint32_t i = 0; i < rope->n_rot / 2; i++) {
+        double scale;
+        int r = scaling(hp, rope->n_rot, i, &scale, &rope->mscale, err);
+        if (r < 0) {
+            return r;
+        }
         long double theta = powl((long double)hp->rope_base, -2.0L * i / rope->n_rot) * scale;
         if (divisors) {
             float d;

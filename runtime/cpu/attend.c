@@ -182,26 +182,39 @@ static void write_kv(struct rn_cpu *c, uint32_t layer, uint32_t row_index, uint3
     KERNEL(c, rn_kv_write_fn, q8 ? RN_CPU_KV_WRITE_Q8_0 : RN_CPU_KV_WRITE_F16)(k, v, hd, part, part + bytes, (uint32_t)(at % RN_PAGE_TOKENS));
 }
 
+/* One head: its norm, if the model has one, then the rotation by each of the angles. scratch [head_dim]. */
+static void turn_head(const struct rn_cpu *c, const struct rn_cpu_step_op *op, const float *norm, const float *x, const float *const angles[2],
+                      float *const out[2], float *scratch)
+{
+    const struct rn_rope *rope = &c->program->ropes[c->program->layer_rope[op->layer]];
+    uint32_t hd = c->program->head_dim;
+    if (norm) {
+        KERNEL(c, rn_norm_fn, RN_CPU_NORM)(x, norm, op->eps, hd, scratch);
+        x = scratch;
+    }
+    for (int zone = 0; zone < 2; zone++) {
+        if (out[zone]) {
+            KERNEL(c, rn_rope_fn, RN_CPU_ROPE)(x, angles[zone], hd, rope->n_rot, rope->interleaved, out[zone]);
+        }
+    }
+}
+
 void rn_cpu_rope_kv(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread)
 {
     const struct rn_program *p = c->program;
     uint32_t hd = p->head_dim, group_heads = p->n_heads / p->n_kv_heads, n = c->step->n_rows * p->n_kv_heads;
-    const struct rn_rope *rope = &p->ropes[p->layer_rope[op->layer]];
-    rn_rope_fn rotate = KERNEL(c, rn_rope_fn, RN_CPU_ROPE);
+    float *scratch = c->threads[thread].row, *k = scratch + hd;
     for (uint32_t i; (i = rn_pool_claim(c->pool, 1)) < n;) {
         uint32_t row = i / p->n_kv_heads, kv = i % p->n_kv_heads;
-        const float *window = row_angles(c, op->layer, row, true), *pinned = row_angles(c, op->layer, row, false);
-        float *k = c->threads[thread].row;
-        rotate(c->values[RN_VAL_K] + row * c->ld[RN_VAL_K] + (size_t)kv * hd, window, hd, rope->n_rot, rope->interleaved, k);
+        const float *const angles[2] = {row_angles(c, op->layer, row, false), row_angles(c, op->layer, row, true)};
+        const float *keys = c->values[RN_VAL_K] + row * c->ld[RN_VAL_K] + (size_t)kv * hd;
+        turn_head(c, op, op->head_norms[1], keys, angles, (float *const[2]){NULL, k}, scratch);
         write_kv(c, op->layer, row, kv, k);
         bool two = row_pages(c, p->layer_group[op->layer], &c->step->rows[row])->n_pinned > 0;
         for (uint32_t h = kv * group_heads; h < (kv + 1) * group_heads; h++) {
-            const float *q = c->values[RN_VAL_Q] + row * c->ld[RN_VAL_Q] + (size_t)h * hd;
             size_t at = row * c->ld[RN_VAL_Q] + (size_t)h * hd;
-            rotate(q, window, hd, rope->n_rot, rope->interleaved, c->q_window + at);
-            if (two) {
-                rotate(q, pinned, hd, rope->n_rot, rope->interleaved, c->q_pinned + at);
-            }
+            turn_head(c, op, op->head_norms[0], c->values[RN_VAL_Q] + at, angles, (float *const[2]){two ? c->q_pinned + at : NULL, c->q_window + at},
+                      scratch);
         }
     }
     rn_pool_barrier(c->pool, thread);

@@ -113,7 +113,7 @@ static int add_vectors(struct rn_cpu *c, struct rn_err *err)
     for (uint32_t i = 0; i < c->program->n_ops; i++) {
         const struct rn_op *op = &c->program->ops[i];
         for (uint32_t k = 0; k < op->n_parts; k++) {
-            n += op->kind == RN_OP_NORM ? op->parts[k].weight->cols : 0;
+            n += is_matrix_op(op->kind) ? 0 : op->parts[k].weight->cols;
             n += op->parts[k].bias ? op->parts[k].bias->cols : 0;
         }
     }
@@ -141,7 +141,7 @@ static bool reads(const struct rn_op *op, enum rn_value v)
 static bool folds(const struct rn_program *p, uint32_t i)
 {
     const struct rn_op *norm = &p->ops[i];
-    if (norm->kind != RN_OP_NORM || norm->in == norm->out || i + 1 == p->n_ops) {
+    if (norm->kind != RN_OP_NORM || norm->accumulate || norm->in == norm->out || i + 1 == p->n_ops) {
         return false;
     }
     const struct rn_op *next = &p->ops[i + 1];
@@ -191,6 +191,7 @@ static int plan_ops(struct rn_cpu *c, struct rn_err *err)
         to->out = op->out;
         to->layer = op->layer;
         to->scale = op->scale;
+        to->act = op->act;
         to->accumulate = op->accumulate;
         to->n_parts = is_matrix_op(op->kind) ? op->n_parts : 0;
         for (uint32_t k = 0; k < to->n_parts; k++) {
@@ -198,6 +199,10 @@ static int plan_ops(struct rn_cpu *c, struct rn_err *err)
         }
         if (op->kind == RN_OP_NORM) {
             to->norm = take_vector(op->parts[0].weight, &next);
+            to->eps = op->eps;
+        }
+        for (uint32_t k = 0; op->kind == RN_OP_ROPE_KV && k < op->n_parts; k++) {
+            to->head_norms[k] = take_vector(op->parts[k].weight, &next);
             to->eps = op->eps;
         }
         bool adds_elsewhere = op->accumulate && c->program->width[op->parts[0].out] > c->program->width[RN_VAL_X];
@@ -252,7 +257,7 @@ static int plan_buffers(struct rn_cpu *c, struct rn_err *err)
     ok = ok && acts_init(&c->acts, (uint32_t)rows, (uint32_t)(widest / 16 + 1) / 2) == 0;
     for (uint32_t i = 0; ok && i < c->n_threads; i++) {
         struct rn_cpu_thread *t = &c->threads[i];
-        t->row = rn_mem_alloc64(widest > p->head_dim ? widest : p->head_dim, sizeof(float));
+        t->row = rn_mem_alloc64(widest > 2 * (size_t)p->head_dim ? widest : 2 * (size_t)p->head_dim, sizeof(float));
         t->attn = rn_mem_alloc64(rn_cpu_attn_scratch(p->head_dim), sizeof(float));
         ok = t->row && t->attn && acts_init(&t->acts, 1, (uint32_t)(widest / 16 + 1) / 2) == 0;
     }

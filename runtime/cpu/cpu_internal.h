@@ -35,7 +35,9 @@ struct rn_cpu_step_op {
     struct rn_cpu_part parts[3];
     const float *norm;       /* [width of norm_in] weight of the folded norm, or NULL. LOGITS always have one */
     enum rn_value norm_in;
+    const float *head_norms[2]; /* ROPE_KV: [head_dim] for q and k, or NULL */
     float eps, scale;
+    enum rn_act act;
     bool accumulate;
     bool wants_q8, wants_f32; /* what the parts read */
 };

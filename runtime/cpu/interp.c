@@ -171,6 +171,8 @@ static void run_matmul(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32
     rn_pool_barrier(c->pool, thread);
 }
 
+static const enum rn_cpu_op gates[RN_ACT_COUNT] = {[RN_ACT_SILU] = RN_CPU_SILU_MUL, [RN_ACT_GELU_TANH] = RN_CPU_GELU_MUL};
+
 static void run_gated(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread)
 {
     struct rn_acts acts;
@@ -192,7 +194,7 @@ static void run_gated(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_
         }
         for (uint32_t m = 0; m < in.n_rows; m++) {
             float *y = f + m * ld + r0;
-            KERNEL(c, rn_gate_fn, RN_CPU_SILU_MUL)(y, c->up + m * ld + r0, y, n);
+            KERNEL(c, rn_gate_fn, gates[op->act])(y, c->up + m * ld + r0, y, n);
         }
     }
     rn_pool_barrier(c->pool, thread);
@@ -214,8 +216,12 @@ static void run_embed(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_
 static void run_norm(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread)
 {
     for (uint32_t m; (m = rn_pool_claim(c->pool, 1)) < c->step->n_rows;) {
-        KERNEL(c, rn_norm_fn, RN_CPU_NORM)(c->values[op->in] + m * c->ld[op->in], op->norm, op->eps, c->program->width[op->in],
-                                           c->values[op->out] + m * c->ld[op->out]);
+        uint32_t n = c->program->width[op->in];
+        float *out = c->values[op->out] + m * c->ld[op->out], *y = op->accumulate ? c->threads[thread].row : out;
+        KERNEL(c, rn_norm_fn, RN_CPU_NORM)(c->values[op->in] + m * c->ld[op->in], op->norm, op->eps, n, y);
+        if (op->accumulate) {
+            KERNEL(c, rn_add_fn, RN_CPU_ADD)(out, y, n);
+        }
     }
     rn_pool_barrier(c->pool, thread);
 }

@@ -32,7 +32,7 @@ enum rn_cpu_op {
     RN_CPU_MM1_Q8_0, RN_CPU_MMF_Q8_0, RN_CPU_MMN_Q8_0,
     /* struct rn_mmf_args; rows [row0, row1) */
     RN_CPU_MM_F16, RN_CPU_MM_F32,
-    RN_CPU_QUANT_ACT, RN_CPU_NORM, RN_CPU_ADD, RN_CPU_SILU_MUL, RN_CPU_ROPE,
+    RN_CPU_QUANT_ACT, RN_CPU_NORM, RN_CPU_ADD, RN_CPU_SILU_MUL, RN_CPU_GELU_MUL, RN_CPU_ROPE,
     RN_CPU_KV_WRITE_F16, RN_CPU_KV_WRITE_Q8_0,
     RN_CPU_ATTN_F16, RN_CPU_ATTN_Q8_0, RN_CPU_ATTN_COMBINE,
     RN_CPU_OP_COUNT
@@ -109,7 +109,7 @@ typedef void (*rn_mmf_fn)(const struct rn_mmf_args *args, uint32_t row0, uint32_
 typedef void (*rn_norm_fn)(const float *x, const float *w, float eps, uint32_t n, float *out);
 /* x[i] += y[i] */
 typedef void (*rn_add_fn)(float *x, const float *y, uint32_t n);
-/* out[i] = rn_siluf(gate[i]) * up[i]; out may alias gate or up. */
+/* out[i] = rn_siluf(gate[i]) * up[i], or rn_gelu_tanhf; out may alias gate or up. */
 typedef void (*rn_gate_fn)(const float *gate, const float *up, float *out, uint32_t n);
 /* One head. cs: cos, sin pairs [n_rot/2][2]. Pair (a, b): a' = fma(a, cos, -(b * sin)), b' = fma(a, sin, b * cos). Dimensions from
  * n_rot on are copied. out must not alias x. */

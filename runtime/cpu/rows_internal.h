@@ -22,6 +22,7 @@
     void rn_norm_##row(const float *x, const float *w, float eps, uint32_t n, float *out);                                                 \
     void rn_add_##row(float *x, const float *y, uint32_t n);                                                                               \
     void rn_silu_mul_##row(const float *gate, const float *up, float *out, uint32_t n);                                                    \
+    void rn_gelu_mul_##row(const float *gate, const float *up, float *out, uint32_t n);                                               \
     void rn_rope_##row(const float *x, const float *cs, uint32_t head_dim, uint32_t n_rot, bool interleaved, float *out);                  \
     void rn_kv_write_f16_##row(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot);          \
     void rn_kv_write_q8_0_##row(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot);         \

@@ -38,6 +38,7 @@ static const struct rn_cpu_row rows[] = {
     ROWS(RN_CPU_NORM, rn_norm)
     ROWS(RN_CPU_ADD, rn_add)
     ROWS(RN_CPU_SILU_MUL, rn_silu_mul)
+    ROWS(RN_CPU_GELU_MUL, rn_gelu_mul)
     ROWS(RN_CPU_ROPE, rn_rope)
     ROWS(RN_CPU_KV_WRITE_F16, rn_kv_write_f16)
     ROWS(RN_CPU_KV_WRITE_Q8_0, rn_kv_write_q8_0)
@@ -63,6 +64,7 @@ static const char *const op_names[RN_CPU_OP_COUNT] = {
     [RN_CPU_NORM] = "norm",
     [RN_CPU_ADD] = "add",
     [RN_CPU_SILU_MUL] = "silu_mul",
+    [RN_CPU_GELU_MUL] = "gelu_mul",
     [RN_CPU_ROPE] = "rope",
     [RN_CPU_KV_WRITE_F16] = "kv_write_f16",
     [RN_CPU_KV_WRITE_Q8_0] = "kv_write_q8_0",

@@ -188,6 +188,7 @@ static int read_heads(struct rn_hparams *h, struct source *s, struct rn_err *err
     if (e >= 0 && value_dim != h->head_dim) {
         return rn_err_set(err, -ENOTSUP, "%s: %s: %u, expected %u as the keys", rn_gguf_name(s->g), s->key, value_dim, h->head_dim);
     }
+    e = e < 0 ? e : optional(s, "attention.sliding_window", 0, MAX_CTX, &h->window, err);
     return e < 0 ? e : 0;
 }
 
@@ -231,7 +232,18 @@ static int read_rope(struct rn_hparams *h, struct source *s, struct rn_err *err)
                           h->n_rot);
     }
     h->rope_base = 10000.0f;
+    h->rope_base_window = 10000.0f;
+    h->rope_ctx_original = h->n_ctx_train;
+    h->yarn_beta_fast = 32.0f;
+    h->yarn_beta_slow = 1.0f;
+    h->yarn_attn_factor = 1.0f;
     e = e < 0 ? e : optional_float(s, "rope.freq_base", 1e12f, &h->rope_base, err);
+    e = e < 0 ? e : optional_float(s, "rope.freq_base_swa", 1e12f, &h->rope_base_window, err);
+    e = e < 0 ? e : optional(s, "rope.scaling.original_context_length", 1, MAX_CTX, &h->rope_ctx_original, err);
+    e = e < 0 ? e : optional_float(s, "rope.scaling.yarn_beta_fast", 65536.0f, &h->yarn_beta_fast, err);
+    e = e < 0 ? e : optional_float(s, "rope.scaling.yarn_beta_slow", 65536.0f, &h->yarn_beta_slow, err);
+    e = e < 0 ? e : optional_float(s, "rope.scaling.attn_factor", 65536.0f, &h->yarn_attn_factor, err);
+    e = e < 0 ? e : optional_float(s, "rope.scaling.yarn_attn_factor", 65536.0f, &h->yarn_attn_factor, err);
     return e < 0 ? e : read_rope_scaling(h, s, err);
 }
 
@@ -243,7 +255,7 @@ static int check_features(struct source *s, struct rn_err *err)
         enum rn_gguf_type type; // U32: any integer, F32: any float, BOOL
         float neutral;
     } features[] = {
-        {"expert_count", RN_GGUF_U32, 0},        {"attention.sliding_window", RN_GGUF_U32, 0},
+        {"expert_count", RN_GGUF_U32, 0},        {"rope.scaling.yarn_ext_factor", RN_GGUF_F32, 1},
         {"attention.causal", RN_GGUF_BOOL, 1},   {"attention.clamp_kqv", RN_GGUF_F32, 0},
         {"attention.scale", RN_GGUF_F32, 0},     {"attn_logit_softcapping", RN_GGUF_F32, 0},
         {"embedding_scale", RN_GGUF_F32, 1},     {"final_logit_softcapping", RN_GGUF_F32, 0},

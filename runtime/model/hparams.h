@@ -20,8 +20,13 @@ struct rn_hparams {
     float norm_eps;
     uint32_t n_rot;           /* even, <= head_dim */
     float rope_base;          /* default 10000 */
+    float rope_base_window;   /* for layers with a sliding window; default 10000 */
     char rope_scaling[16];    /* "", "linear", "yarn", "longrope" */
     float rope_factor;        /* 1 = none */
+    uint32_t rope_ctx_original; /* yarn: trained length before scaling; default n_ctx_train */
+    float yarn_beta_fast, yarn_beta_slow; /* default 32, 1 */
+    float yarn_attn_factor;   /* factor on cos and sin beside 1 + 0.1 ln(rope_factor); default 1 */
+    uint32_t window;          /* sliding window of some layers; 0 = none */
 };
 
 /* Returns 0; -EINVAL a bad value; -ENOTSUP an architecture's feature we do not know (named). */

@@ -38,6 +38,12 @@ float rn_siluf(float x)
     return x / (1.0f + rn_expf(-x));
 }
 
+float rn_gelu_tanhf(float x)
+{
+    float u = x * fmaf(RN_GELU_CUBE, x * x, RN_GELU_LINE);
+    return x / (1.0f + rn_expf(-u));
+}
+
 void rn_sincos_phase(int32_t phase, float *ret_cos, float *ret_sin)
 {
     // Nearest quarter turn, then what is left, in [-2^29, 2^29): at most an eighth of a turn.

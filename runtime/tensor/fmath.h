@@ -24,6 +24,11 @@ float rn_expf(float x);
 /* x / (1 + exp(-x)). */
 float rn_siluf(float x);
 
+/* GELU in its tanh form, x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, as x / (1 + exp(-u)), u = x * fma(RN_GELU_CUBE, x * x, RN_GELU_LINE). */
+#define RN_GELU_LINE 1.5957691216057308f /* 2 sqrt(2/pi) */
+#define RN_GELU_CUBE 0.07135481627159604f /* RN_GELU_LINE * 0.044715 */
+float rn_gelu_tanhf(float x);
+
 /* cos and sin of a phase in turns: angle = 2 pi * phase / 2^32, |angle| <= pi. Nearest float but for rare ties: at most 4e-8 absolute. */
 void rn_sincos_phase(int32_t phase, float *ret_cos, float *ret_sin);
 

@@ -60,6 +60,35 @@ void rn_program_destroy(struct rn_program *p)
     rn_mem_free(p);
 }
 
+int rn_program_add_windows(struct rn_program *p, uint32_t window, uint32_t period, struct rn_err *err)
+{
+    struct rn_layer_group *groups = rn_mem_alloc(2, sizeof *groups);
+    struct rn_rope *ropes = rn_mem_alloc(2, sizeof *ropes);
+    uint64_t *freq = rn_mem_alloc(p->ropes[0].n_rot / 2, sizeof *freq);
+    if (!groups || !ropes || !freq) {
+        rn_mem_free(groups);
+        rn_mem_free(ropes);
+        rn_mem_free(freq);
+        return rn_err_nomem(err, sizeof *groups + sizeof *ropes, "a program's windows");
+    }
+    ropes[0] = p->ropes[0];
+    ropes[1] = (struct rn_rope){.n_rot = ropes[0].n_rot, .interleaved = ropes[0].interleaved, .mscale = 1.0f, .freq = freq};
+    groups[1].window = window;
+    for (uint32_t il = 0; il < p->n_layers; il++) {
+        uint32_t g = il % period < period - 1 ? 1 : 0;
+        p->layer_group[il] = g;
+        p->layer_rope[il] = g;
+        p->layer_slot[il] = groups[g].n_layers++;
+    }
+    rn_mem_free(p->groups);
+    rn_mem_free(p->ropes);
+    p->groups = groups;
+    p->ropes = ropes;
+    p->n_groups = 2;
+    p->n_ropes = 2;
+    return 0;
+}
+
 int rn_program_add(struct rn_program *p, const struct rn_op *op, struct rn_err *err)
 {
     if (p->n_ops == p->cap_ops) {
@@ -163,7 +192,16 @@ static int check_heads(const struct rn_program *p, const struct rn_op *op, struc
     int e = check_width(p, RN_VAL_Q, "the query", q, err);
     e = e ? e : check_width(p, RN_VAL_K, "the key", kv, err);
     e = e ? e : check_width(p, RN_VAL_V, "the value", kv, err);
-    return e || op->kind != RN_OP_ATTENTION ? e : check_width(p, RN_VAL_A, "the attention output", q, err);
+    if (e || op->kind == RN_OP_ATTENTION) {
+        return e ? e : check_width(p, RN_VAL_A, "the attention output", q, err);
+    }
+    if (op->n_parts != 0 && op->n_parts != 2) {
+        return rn_err_set(err, -EINVAL, "%u head norms, expected none or two", op->n_parts);
+    }
+    for (uint32_t i = 0; i < op->n_parts && !e; i++) {
+        e = check_vector(op->parts[i].weight, p->head_dim, err);
+    }
+    return e;
 }
 
 // EMBED and LOGITS: one matrix with a row per token.

@@ -14,10 +14,11 @@ struct rn_err;
 
 enum rn_op_kind {
     RN_OP_EMBED,     /* out = row `id` of parts[0].weight, dequantised, times `scale` */
-    RN_OP_NORM,      /* out = in / sqrt(mean(in^2) + eps) * parts[0].weight */
+    RN_OP_NORM,      /* out (=, or += if `accumulate`) in / sqrt(mean(in^2) + eps) * parts[0].weight */
     RN_OP_MATMUL,    /* for each part: part.out (=, or += if `accumulate`) part.weight . in + part.bias */
     RN_OP_GATED,     /* out = act(parts[0].weight . in + bias) * (parts[1].weight . in + bias) */
-    RN_OP_ROPE_KV,   /* rotates q (once per zone) and k by the step's angles; stores k and v in the row's page */
+    RN_OP_ROPE_KV,   /* norms each head of q and k by parts[0], parts[1] (weights of head_dim; n_parts 0 = none), rotates q (once per
+                        zone) and k by the step's angles, stores k and v in the row's page */
     RN_OP_ATTENTION, /* out = softmax over visible(t) */
     RN_OP_LOGITS,    /* parts[0].weight . in, for the rows that want logits, into each row's memory */
     RN_OP_COUNT
@@ -31,10 +32,11 @@ enum rn_value { /* what the operations read and write; a slot is reused from lay
     RN_VAL_V,    /* [n_kv_heads, head_dim] */
     RN_VAL_A,    /* attention output, [n_heads, head_dim] */
     RN_VAL_F,    /* gated feed-forward, d_ff */
+    RN_VAL_Y,    /* a block's output before its post-norm, d_model; width 0 where a family has none */
     RN_VAL_COUNT
 };
 
-enum rn_act { RN_ACT_SILU };
+enum rn_act { RN_ACT_SILU, RN_ACT_GELU_TANH, RN_ACT_COUNT };
 
 struct rn_part {
     const struct rn_tensor *weight;
@@ -48,10 +50,10 @@ struct rn_op {
     uint32_t layer;          /* for ROPE_KV and ATTENTION */
     uint32_t n_parts;
     struct rn_part parts[3];
-    bool accumulate;         /* MATMUL: add to `out` instead of replacing it */
+    bool accumulate;         /* MATMUL, NORM: add to `out` instead of replacing it */
     enum rn_act act;         /* GATED */
     float scale;             /* EMBED; 1 = none */
-    float eps;               /* NORM */
+    float eps;               /* NORM, ROPE_KV */
 };
 
 /* Layers with one visibility rule (design: layer group). Pages hold the keys and values of all its layers. */
@@ -85,6 +87,10 @@ struct rn_program {
 /* Zeroed program of n_layers layers in one global group with one RoPE table of n_rot/2 zero frequencies. 0 or -ENOMEM. */
 int rn_program_create(struct rn_program **ret, uint32_t n_layers, uint32_t n_rot, struct rn_err *err);
 void rn_program_destroy(struct rn_program *p);
+
+/* Puts the layers il with il % period < period - 1 into a second group with a trained sliding window of `window` tokens and a RoPE table
+ * of their own (ropes[1], of the same size as ropes[0]). Before any operation is added. window >= 1, period >= 2. 0 or -ENOMEM. */
+int rn_program_add_windows(struct rn_program *p, uint32_t window, uint32_t period, struct rn_err *err);
 
 /* Appends a copy of `op`. 0 or -ENOMEM. */
 int rn_program_add(struct rn_program *p, const struct rn_op *op, struct rn_err *err);

@@ -132,9 +132,20 @@ static void add_rows_agree(void **state)
     }
 }
 
-static void silu_rows_agree(void **state)
+/* exp is clamped at 88, so far below zero a gate is x / e^88 instead of zero: 1e-38 times |x|. */
+static double silu_exact(double g)
 {
-    (void)state;
+    return g / (1.0 + exp(fmin(-g, 88.0)));
+}
+
+static double gelu_exact(double g)
+{
+    double u = 2.0 * 0.79788456080286535588 * (g + 0.044715 * g * g * g);
+    return g / (1.0 + exp(fmin(-u, 88.0)));
+}
+
+static void gate_rows_agree_on(enum rn_cpu_op op, double (*exact)(double), double tolerance)
+{
     static const float special[] = {0.0f, -0.0f, 87.0f, -87.0f, 87.01f, -87.01f, 88.0f, -88.0f, 88.5f, -88.5f,
                                     1e30f, -1e30f, 1e-30f, 0.5f, -17.3f};
     const uint32_t n_special = sizeof special / sizeof *special;
@@ -146,14 +157,13 @@ static void silu_rows_agree(void **state)
             x[off + i] = special[i / 3 % n_special];
         }
         guard(want);
-        ((rn_gate_fn)row(RN_CPU_SILU_MUL, 0)->fn)(x + off, y + off, want + off, n);
+        ((rn_gate_fn)row(op, 0)->fn)(x + off, y + off, want + off, n);
         for (uint32_t i = 0; i < n; i++) {
-            // exp is clamped at 88, so below -88 silu is x / e^88 instead of zero: 1e-38 times |x|.
-            double g = (double)x[off + i], expected = g / (1.0 + exp(fmin(-g, 88.0))) * (double)y[off + i];
-            near(expected, want[off + i], 1e-6 * fabs(expected) + 1e-37);
+            double expected = exact((double)x[off + i]) * (double)y[off + i];
+            near(expected, want[off + i], tolerance * fabs(expected) + 1e-37);
         }
-        for (size_t k = 1; row(RN_CPU_SILU_MUL, k); k++) {
-            const struct rn_cpu_row *r = row(RN_CPU_SILU_MUL, k);
+        for (size_t k = 1; row(op, k); k++) {
+            const struct rn_cpu_row *r = row(op, k);
             guard(got);
             ((rn_gate_fn)r->fn)(x + off, y + off, got + off, n);
             same(r, n, want + off, got + off);
@@ -165,6 +175,19 @@ static void silu_rows_agree(void **state)
             same(r, n, want + off, got + off);
         }
     }
+}
+
+static void silu_rows_agree(void **state)
+{
+    (void)state;
+    gate_rows_agree_on(RN_CPU_SILU_MUL, silu_exact, 1e-6);
+}
+
+/* u up to 88 in float32 is off by 88 * 2^-23, and so is its exponential, relatively. */
+static void gelu_rows_agree(void **state)
+{
+    (void)state;
+    gate_rows_agree_on(RN_CPU_GELU_MUL, gelu_exact, 3e-5);
 }
 
 static void rope_rows_agree_in_both_pairings(void **state)
@@ -206,6 +229,7 @@ int main(void)
         cmocka_unit_test(norm_rows_agree),
         cmocka_unit_test(add_rows_agree),
         cmocka_unit_test(silu_rows_agree),
+        cmocka_unit_test(gelu_rows_agree),
         cmocka_unit_test(rope_rows_agree_in_both_pairings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

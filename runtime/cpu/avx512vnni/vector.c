@@ -47,6 +47,18 @@ void rn_silu_mul_avx512vnni(const float *gate, const float *up, float *out, uint
     }
 }
 
+void rn_gelu_mul_avx512vnni(const float *gate, const float *up, float *out, uint32_t n)
+{
+    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f), line = _mm512_set1_ps(RN_GELU_LINE), cube = _mm512_set1_ps(RN_GELU_CUBE);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = rn_v_first(n - i);
+        __m512 x = _mm512_maskz_loadu_ps(m, gate + i);
+        __m512 u = _mm512_mul_ps(x, _mm512_fmadd_ps(cube, _mm512_mul_ps(x, x), line));
+        __m512 gelu = _mm512_div_ps(x, _mm512_add_ps(one, rn_v_exp(_mm512_xor_ps(u, sign))));
+        _mm512_mask_storeu_ps(out + i, m, _mm512_mul_ps(gelu, _mm512_maskz_loadu_ps(m, up + i)));
+    }
+}
+
 /* Pairs (i, i + half). */
 static void rope_split(const float *x, const float *cs, uint32_t half, float *out)
 {

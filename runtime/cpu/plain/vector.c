@@ -1,4 +1,4 @@
-/* Vector kernels in plain C: the specification of the rows of RN_CPU_NORM, ADD, SILU_MUL and ROPE. Thread: any; pure. */
+/* Vector kernels in plain C: the specification of the rows of RN_CPU_NORM, ADD, SILU_MUL, GELU_MUL and ROPE. Thread: any; pure. */
 #include "runtime/cpu/rows_internal.h"
 
 #include <math.h>
@@ -24,6 +24,13 @@ void rn_silu_mul_c(const float *gate, const float *up, float *out, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         out[i] = rn_siluf(gate[i]) * up[i];
+    }
+}
+
+void rn_gelu_mul_c(const float *gate, const float *up, float *out, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = rn_gelu_tanhf(gate[i]) * up[i];
     }
 }
 
