@@ -573,9 +573,9 @@ static void weights_bind_by_name_and_shape(void **state)
 {
     (void)state;
     struct gguf_build *b = gguf_build_create();
-    uint8_t q6[210] = {0};
+    uint8_t q8[292] = {0};
     gguf_build_random(b, "blk.3.attn_q.weight", RN_DTYPE_Q8_0, 64, 8, 1);
-    gguf_build_raw_tensor(b, "q6", 2, 1, (uint64_t[]){256}, 14, gguf_build_next_offset(b), q6, sizeof q6);
+    gguf_build_raw_tensor(b, "q8", 2, 1, (uint64_t[]){256}, 15, gguf_build_next_offset(b), q8, sizeof q8);
     struct rn_gguf *g = parse(b);
     struct rn_err err = {0};
     const struct rn_tensor *t = NULL;
@@ -589,8 +589,8 @@ static void weights_bind_by_name_and_shape(void **state)
     assert_non_null(t); // untouched by the failures
     assert_int_equal(rn_weights_want(&t, g, 64, 8, &err, "blk.3.attn_q.bias"), 0);
     assert_null(t);
-    assert_int_equal(rn_weights_need(&t, g, 256, 1, &err, "q6"), -EINVAL);
-    assert_string_equal(err.text, "m.gguf: type Q6_K of tensor 'q6' cannot be loaded");
+    assert_int_equal(rn_weights_need(&t, g, 256, 1, &err, "q8"), -EINVAL);
+    assert_string_equal(err.text, "m.gguf: type Q8_K of tensor 'q8' cannot be loaded");
     assert_int_equal(rn_weights_need(&t, g, 1, 1, &err, "%0200d", 1), -ENOENT);
     rn_gguf_close(g);
     gguf_build_destroy(b);
