@@ -74,21 +74,31 @@ static int eval_slice(struct rn_jinja_eval *e, const struct rn_jinja_node *n, st
     return r < 0 ? r : rn_jinja_slice(&e->run, &what, part, ret);
 }
 
+/* The value of an operand of `~`, as a plain string. */
+static int eval_text(struct rn_jinja_eval *e, const struct rn_jinja_node *n, struct rn_jinja_value *ret)
+{
+    struct rn_jinja_value v;
+    int r = rn_jinja_eval_node(e, n, &v);
+    if (r == 0 && v.kind == RN_JINJA_UNDEFINED && v.unsafe) {
+        r = rn_jinja_refuse_undefined(&e->run, &v);
+    }
+    r = r < 0 ? r : rn_jinja_to_string(&e->run, &v, ret);
+    ret->markup = false;
+    return r;
+}
+
 static int eval_concat(struct rn_jinja_eval *e, const struct rn_jinja_node *n, struct rn_jinja_value *ret)
 {
-    struct rn_jinja_sink k = {0};
-    int r = 0;
-    for (uint32_t i = 0; r == 0 && i < n->list.n; i++) {
-        struct rn_jinja_value v;
-        r = rn_jinja_eval_node(e, n->list.data[i], &v);
+    struct rn_jinja_value text;
+    int r = eval_text(e, n->list.data[0], &text);
+    for (uint32_t i = 1; r == 0 && i < n->list.n; i++) {
+        struct rn_jinja_value v, before = text;
+        r = eval_text(e, n->list.data[i], &v);
         e->run.at = n->at;
-        if (r == 0 && v.kind == RN_JINJA_UNDEFINED && v.unsafe) {
-            r = rn_jinja_refuse_undefined(&e->run, &v);
-        }
-        r = r < 0 ? r : rn_jinja_put_text(&e->run, &k, &v);
+        r = r < 0 ? r : rn_jinja_append(&e->run, &before, &v, &text);
     }
     if (r == 0) {
-        *ret = rn_jinja_sink_value(&k);
+        *ret = text;
     }
     return r;
 }

@@ -337,14 +337,17 @@ static int arithmetic_numbers(struct rn_jinja_run *run, enum rn_jinja_op op, con
 static int add_strings(struct rn_jinja_run *run, const struct rn_jinja_value *a, const struct rn_jinja_value *b, struct rn_jinja_value *ret)
 {
     struct rn_jinja_sink k = {0};
-    bool markup = a->markup || b->markup; /* `safe` text escapes what is added to it */
-    int r = markup && !a->markup ? rn_jinja_put_escaped(run, &k, a) : rn_jinja_put_value(run, &k, a);
+    if (!a->markup && !b->markup) {
+        return rn_jinja_append(run, a, b, ret);
+    }
+    /* `safe` text escapes what is added to it. */
+    int r = !a->markup ? rn_jinja_put_escaped(run, &k, a) : rn_jinja_put_value(run, &k, a);
     if (r == 0) {
-        r = markup && !b->markup ? rn_jinja_put_escaped(run, &k, b) : rn_jinja_put_value(run, &k, b);
+        r = !b->markup ? rn_jinja_put_escaped(run, &k, b) : rn_jinja_put_value(run, &k, b);
     }
     if (r == 0) {
         *ret = rn_jinja_sink_value(&k);
-        ret->markup = markup;
+        ret->markup = true;
     }
     return r;
 }

@@ -12,6 +12,7 @@
 
 #define CHUNK_BYTES ((size_t)16 << 10)
 #define CHUNK_MAX_BYTES ((size_t)4 << 20)
+#define APPEND_FROM 256 /* bytes; shorter texts are cheaper to copy */
 #define INDEX_FROM 9 /* below, comparing a few hashes is faster than an index */
 
 struct rn_jinja_chunk {
@@ -529,6 +530,36 @@ int rn_jinja_put_value(struct rn_jinja_run *run, struct rn_jinja_sink *k, const 
         memcpy(k->mask + at, s->u.s.mask, s->u.s.len);
     }
     return r;
+}
+
+/* The sink that a can be continued in: its own, or a new one with a copy. NULL: failed. */
+static struct rn_jinja_sink *sink_behind(struct rn_jinja_run *run, const struct rn_jinja_value *a)
+{
+    struct rn_jinja_sink *k = a->u.s.sink;
+    if (k && k->data == a->u.s.data && k->len == a->u.s.len) {
+        return k;
+    }
+    k = rn_jinja_alloc(run, 1, sizeof(*k));
+    return k && rn_jinja_put_value(run, k, a) == 0 ? k : NULL;
+}
+
+int rn_jinja_append(struct rn_jinja_run *run, const struct rn_jinja_value *a, const struct rn_jinja_value *b, struct rn_jinja_value *ret)
+{
+    struct rn_jinja_sink small = {0}, *k = &small;
+    bool keep = a->u.s.len >= APPEND_FROM;
+    if (keep) {
+        k = sink_behind(run, a);
+    }
+    int r = !k ? rn_jinja_alloc_code(run) : keep ? 0 : rn_jinja_put_value(run, k, a);
+    r = r < 0 ? r : rn_jinja_put_value(run, k, b);
+    if (r < 0) {
+        return r;
+    }
+    uint8_t own = b->u.s.len == 0 ? a->own : a->u.s.len == 0 || a->own == b->own ? b->own : (uint8_t)RN_JINJA_MIXED;
+    *ret = rn_jinja_string(k->data ? k->data : "", k->len, (enum rn_jinja_own)own);
+    ret->u.s.mask = k->mask;
+    ret->u.s.sink = keep ? k : NULL;
+    return 0;
 }
 
 struct rn_jinja_value rn_jinja_sink_value(const struct rn_jinja_sink *k)

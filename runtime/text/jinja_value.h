@@ -103,6 +103,7 @@ struct rn_jinja_value {
             const char *data;
             const char *mask; /* 0 or 1 per byte; only with RN_JINJA_MIXED */
             size_t len;
+            struct rn_jinja_sink *sink; /* a text that may be continued behind this string, or NULL: rn_jinja_append */
         } s;
         struct {
             const char *name;   /* what was looked for */
@@ -198,5 +199,8 @@ int rn_jinja_put(struct rn_jinja_run *run, struct rn_jinja_sink *k, const char *
 int rn_jinja_put_str(struct rn_jinja_run *run, struct rn_jinja_sink *k, const char *s, bool own);
 /* A string value with its marks. */
 int rn_jinja_put_value(struct rn_jinja_run *run, struct rn_jinja_sink *k, const struct rn_jinja_value *s);
+/* a + b. A template that adds to one text again and again gets it in time and memory proportional to the text: while a is all that is in
+ * its sink, b goes behind it in place. Strings made before keep their bytes. */
+int rn_jinja_append(struct rn_jinja_run *run, const struct rn_jinja_value *a, const struct rn_jinja_value *b, struct rn_jinja_value *ret);
 /* The text so far as a value; the sink may not be used afterwards. */
 struct rn_jinja_value rn_jinja_sink_value(const struct rn_jinja_sink *k);

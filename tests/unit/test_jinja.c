@@ -164,6 +164,26 @@ static void test_own(void **state)
     json_decref(vars);
 }
 
+/* Texts that grow in place: strings made before must not change, and time and memory must stay proportional. */
+static void test_growing_text(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "{% set a = 'x' * 300 %}{% set b = a ~ 'b' %}{% set c = b ~ y %}{% set d = b ~ 'e' %}{% set f = c[:301] + 'g' %}"
+        "{{ b[299:] }} {{ c[299:] }} {{ d[299:] }} {{ f[299:] }} {{ (c + c)[298:303] }}{{ c|length }}"
+        "{% set ns = namespace(s='') %}{% for i in range(60000) %}{% set ns.s = ns.s ~ '0123456789' + y %}{% endfor %} {{ ns.s|length }}{{ ns.s[-3:] }}";
+    json_t *vars = json_pack("{s:s}", "y", "Y");
+    struct rn_rendered out = {0};
+    struct rn_err err = {0};
+    int r = render(source, strlen(source), vars, &out, &err);
+    assert_string_equal(r < 0 ? err.text : out.text.data, "xb xbY xbe xbg xxbYx302 66000089Y");
+    for (size_t i = 0; i < out.own.len; i++) {
+        assert_int_equal(out.own.data[i], out.text.data[i] != 'Y');
+    }
+    rn_rendered_finish(&out);
+    json_decref(vars);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -249,7 +269,7 @@ static void test_limits(void **state)
         "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
         "{{ 'x' * 1000000000000 }}",
         "{{ [0] * 1000000000000 }}",
-        "{% set ns = namespace(s='x') %}{% for i in range(100000) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for i in range(100000) %}{% set ns.s = 'y' + ns.s + ns.s %}{% endfor %}",
         "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
         "{% for a in range(100000) %}{% for b in range(1000) %}0123456789012345678901234567890123456789{% endfor %}{% endfor %}",
     };
@@ -383,7 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_language), cmocka_unit_test(test_default_model), cmocka_unit_test(test_own),
-        cmocka_unit_test(test_errors),   cmocka_unit_test(test_limits),        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_growing_text), cmocka_unit_test(test_errors), cmocka_unit_test(test_limits),        cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_threads),  cmocka_unit_test(test_clock),
     };
     return cmocka_run_group_tests_name("jinja", tests, NULL, NULL);
