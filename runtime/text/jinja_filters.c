@@ -50,7 +50,7 @@ static int filter_safe(struct rn_jinja_run *run, const struct rn_jinja_call *cal
 
 static int filter_escape(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
 {
-    struct rn_jinja_value s;
+    struct rn_jinja_value s = {0};
     struct rn_jinja_sink k = {0};
     int r = to_text(run, &call->self, &s);
     if (r < 0 || s.markup) {
@@ -109,7 +109,7 @@ static int indentation(struct rn_jinja_run *run, const struct rn_jinja_value *wi
 
 static int filter_indent(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
 {
-    struct rn_jinja_value s, width = rn_jinja_int(4);
+    struct rn_jinja_value s = {0}, width = rn_jinja_int(4);
     int r = to_text(run, &call->self, &s);
     r = r < 0 ? r : indentation(run, call->args[0].kind == RN_JINJA_MISSING ? &width : &call->args[0], &width);
     bool first = rn_jinja_truth(&call->args[1]), blank = rn_jinja_truth(&call->args[2]);
