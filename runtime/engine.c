@@ -147,6 +147,8 @@ static int fill_info(struct rn_engine *e, const struct rn_gguf *g, const struct 
         .kernels = e->kernels, .n_kernels = n,
     };
     count_weights(e->program, &e->info.n_params, &e->info.macs_per_token);
+    e->info.logits_macs = (double)hp->n_vocab * hp->d_model;
+    e->info.attention_macs = 2.0 * hp->n_layers * hp->n_heads * hp->head_dim; // q·k and the sum of v
     return 0;
 }
 

@@ -40,7 +40,9 @@ struct rn_engine_info {
     uint32_t n_vocab, n_ctx_train, n_layers, n_threads;
     uint64_t n_params, model_fingerprint, tokenizer_fingerprint;
     size_t weight_bytes;     /* read once per decode step */
-    double macs_per_token;   /* of the matrices, at depth 0 */
+    double macs_per_token;   /* of the matrices, logits included, at depth 0 */
+    double logits_macs;      /* the logits' part of it: not spent for rows without logits */
+    double attention_macs;   /* per row and token that it sees */
     const struct rn_kernel_row *kernels;
     size_t n_kernels;
 };
@@ -78,7 +80,7 @@ void rn_seq_accept(struct rn_seq *s, uint64_t end);
 void rn_seq_hold(struct rn_seq *s, uint64_t h, uint64_t p);
 
 /* Forgets the tokens from `end` on (end <= head, end >= S and >= origin, or end <= S). 0; -ENODATA when a page that a later row could
- * read is gone: the caller re-reads (nothing is changed then). -ENOMEM: no page for a copy. */
+ * read is gone: the caller re-reads. -ENOMEM: no page for a copy. Nothing is changed on failure. */
 int rn_seq_rewind(struct rn_seq *s, uint64_t end, struct rn_err *err);
 
 /* A new sequence equal to the first `at` tokens: same S, N, policy, turn starts below `at`, origin if at > origin else S. Whole pages are

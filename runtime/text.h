@@ -17,6 +17,8 @@ struct rn_text;
 /* Reads vocabulary, merges and chat template. The file may be closed afterwards. -EINVAL: damaged; -ENOTSUP: a tokenizer or
  * pre-tokenizer that we do not know (named). A template that does not parse is reported when it is used. */
 int rn_text_create(struct rn_text **ret, const struct rn_gguf *g, struct rn_err *err);
+/* The same straight from a file, without its weights; a file with nothing but a vocabulary will do. -ENOENT, -EACCES …: not readable. */
+int rn_text_load(struct rn_text **ret, const char *path, struct rn_err *err);
 void rn_text_destroy(struct rn_text *t);
 
 uint32_t rn_text_n_vocab(const struct rn_text *t);
