@@ -12,13 +12,11 @@
 
 void rn_run_refuse(struct rn_service *s, struct rn_run *run, const struct rn_fault *f)
 {
-    struct rn_event *e = rn_run_event(run, RN_EVENT_ERROR);
-    if (e) {
-        e->http_status = f->http_status;
-        e->code = f->code;
-        e->param = f->param;
-        e->message = rn_mem_strdup(f->err.text);
-    }
+    struct rn_event *e = rn_run_terminal(run, RN_EVENT_ERROR);
+    e->http_status = f->http_status;
+    e->code = f->code;
+    e->param = f->param;
+    e->message = rn_mem_strdup(f->err.text);
     rn_service_emit(s, e);
     rn_run_destroy(s, run);
 }

@@ -248,30 +248,27 @@ void rn_run_begin(struct rn_service *s, struct rn_run *run, bool rebased)
 
 static void emit_done(struct rn_service *s, struct rn_run *run)
 {
-    struct rn_event *e = rn_run_event(run, RN_EVENT_DONE);
-    if (e) {
-        const struct rn_answer *a = &run->answer;
-        memcpy(e->session_id, run->conv->id, sizeof e->session_id);
-        e->created_at = run->created_at;
-        e->text = rn_mem_strndup(a->text.data ? a->text.data : "", a->text.len);
-        e->text_len = e->text ? a->text.len : 0;
-        e->ids = rn_mem_alloc(a->ids.len, sizeof *e->ids);
-        if (e->ids && a->ids.len) {
-            memcpy(e->ids, a->ids.data, a->ids.len * sizeof *e->ids);
-        }
-        e->n_ids = e->ids ? a->ids.len : 0;
-        e->status = run->status;
-        e->incomplete_reason = run->status == RN_STATUS_INCOMPLETE && strcmp(run->cause, "length") == 0 ? "max_output_tokens" : NULL;
-        e->input_tokens = run->visible;
-        e->cached_tokens = run->cached;
-        e->output_tokens = a->ids.len;
-        e->record = json_incref(run->record);
-        e->cause = run->cause;
-        if (run->status == RN_STATUS_FAILED) {
-            e->http_status = run->fault.http_status;
-            e->code = run->fault.code;
-            e->message = rn_mem_strdup(run->fault.err.text);
-        }
+    struct rn_event *e = rn_run_terminal(run, RN_EVENT_DONE);
+    struct rn_answer *a = &run->answer;
+    memcpy(e->session_id, run->conv->id, sizeof e->session_id);
+    e->created_at = run->created_at;
+    e->status = run->status;
+    e->incomplete_reason = run->status == RN_STATUS_INCOMPLETE && strcmp(run->cause, "length") == 0 ? "max_output_tokens" : NULL;
+    e->input_tokens = run->visible;
+    e->cached_tokens = run->cached;
+    e->output_tokens = a->ids.len;
+    e->text = a->text.data ? a->text.data : rn_mem_strdup(""); // the buffers are handed on
+    e->text_len = a->text.len;
+    e->ids = a->ids.data;
+    e->n_ids = a->ids.len;
+    a->text = (struct rn_buf){0};
+    a->ids = (struct rn_ids){0};
+    e->record = json_incref(run->record);
+    e->cause = run->cause;
+    if (run->status == RN_STATUS_FAILED) {
+        e->http_status = run->fault.http_status;
+        e->code = run->fault.code;
+        e->message = rn_mem_strdup(run->fault.err.text);
     }
     rn_service_emit(s, e);
 }

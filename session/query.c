@@ -153,7 +153,9 @@ static void answer_memory(struct rn_service *s, const struct rn_message *m, stru
 void rn_query_answer(struct rn_service *s, const struct rn_message *m)
 {
     struct rn_conversation *c = m->what == RN_QUERY_LIST ? NULL : rn_conversations_find(&s->all, m->id);
-    if (m->what == RN_QUERY_DELETE && c && c->listed && c->run) {
+    if (s->stopping) {
+        reply(s, m->ticket, 503, "draining", "the daemon is stopping", NULL);
+    } else if (m->what == RN_QUERY_DELETE && c && c->listed && c->run) {
         reply(s, m->ticket, 409, "session_busy", "the session is busy", NULL);
     } else if (s->store && !(c && !c->listed)) {
         ask_store(s, m);

@@ -5,7 +5,7 @@
  * each sequence what it would get alone (design: numerics contract).
  *
  * Pages, when the pool cannot promise more: idle conversations give all of theirs up, those first that re-reading gives back exactly, then by last
- * use; then requests that wait behind; then running ones what lies behind c - 16. */
+ * use; then requests that wait or are being stored, the newest first; then running ones what lies behind c - 16. */
 #include <errno.h>
 #include <string.h>
 
@@ -27,12 +27,12 @@ static bool reclaim(struct rn_service *s, const struct rn_run *for_run)
         rn_conversation_drop_pages(c);
         return true;
     }
-    struct rn_run *behind = NULL;
-    for (struct rn_run *run = for_run->next; run; run = run->next) {
-        behind = run->state == RN_RUN_WAITING && run->conv->seq ? run : behind;
+    struct rn_run *last = NULL;
+    for (struct rn_run *run = s->runs; run; run = run->next) {
+        last = run != for_run && !is_running(run) && run->conv && run->conv->seq ? run : last;
     }
-    if (behind) {
-        rn_conversation_drop_pages(behind->conv);
+    if (last) {
+        rn_conversation_drop_pages(last->conv);
         return true;
     }
     for (struct rn_run *run = s->runs; run; run = run->next) {

@@ -41,19 +41,28 @@ void rn_run_emit_text(struct rn_service *s, struct rn_run *run, bool closed)
 {
     const char *text;
     const uint32_t *ids;
-    size_t len, n_ids;
+    size_t len, n_ids, shown = run->answer.shown, shown_ids = run->answer.shown_ids;
     rn_answer_take(&run->answer, closed, &text, &len, &ids, &n_ids);
-    struct rn_event *e = len ? rn_run_event(run, RN_EVENT_TEXT) : NULL;
-    if (!e) {
+    if (len == 0) {
+        run->answer.shown_ids = shown_ids; // ids without text come with the next one
         return;
     }
-    e->text = rn_mem_strndup(text, len);
-    e->text_len = e->text ? len : 0;
-    e->ids = rn_mem_alloc(n_ids, sizeof *e->ids);
-    if (e->ids && n_ids) {
-        memcpy(e->ids, ids, n_ids * sizeof *ids);
-        e->n_ids = n_ids;
+    struct rn_event *e = rn_run_event(run, RN_EVENT_TEXT);
+    if (e) {
+        e->text = rn_mem_strndup(text, len);
+        e->ids = rn_mem_alloc(n_ids, sizeof *e->ids);
     }
+    if (!e || !e->text || !e->ids) { // no memory now: it comes with the next event
+        run->answer.shown = shown;
+        run->answer.shown_ids = shown_ids;
+        rn_event_destroy(e);
+        return;
+    }
+    if (n_ids) {
+        memcpy(e->ids, ids, n_ids * sizeof *ids);
+    }
+    e->text_len = len;
+    e->n_ids = n_ids;
     e->ns = run->last_ns;
     rn_service_emit(s, e);
 }
@@ -79,14 +88,18 @@ int rn_fault_set(struct rn_fault *f, int http_status, const char *code, const ch
     return -EINVAL;
 }
 
-static struct rn_run *make_run(struct rn_service *s, struct rn_request *req, uint64_t ns)
+struct rn_event *rn_run_terminal(struct rn_run *run, enum rn_event_kind kind)
 {
-    struct rn_run *run = rn_mem_alloc(1, sizeof *run);
-    if (!run) {
-        return NULL;
-    }
-    run->req = req;
-    run->submitted_ns = ns;
+    struct rn_event *e = run->terminal;
+    run->terminal = NULL;
+    e->kind = kind;
+    e->ticket = run->req->ticket;
+    return e;
+}
+
+static void add_run(struct rn_service *s, struct rn_run *run)
+{
+    struct rn_request *req = run->req;
     run->number = ++s->arrivals;
     run->answer =
         (struct rn_answer){.stop = req->stop, .n_stop = req->n_stop, .ignore_eos = req->ignore_eos, .limit = req->max_output_tokens};
@@ -100,7 +113,17 @@ static struct rn_run *make_run(struct rn_service *s, struct rn_request *req, uin
     }
     *end = run;
     s->n_runs++;
-    return run;
+}
+
+static void free_run(struct rn_run *run)
+{
+    rn_answer_finish(&run->answer);
+    rn_event_destroy(run->terminal);
+    json_decref(run->warnings);
+    json_decref(run->record);
+    json_decref(run->usage);
+    rn_request_destroy(run->req);
+    rn_mem_free(run);
 }
 
 void rn_run_destroy(struct rn_service *s, struct rn_run *run)
@@ -112,12 +135,7 @@ void rn_run_destroy(struct rn_service *s, struct rn_run *run)
             break;
         }
     }
-    rn_answer_finish(&run->answer);
-    json_decref(run->warnings);
-    json_decref(run->record);
-    json_decref(run->usage);
-    rn_request_destroy(run->req);
-    rn_mem_free(run);
+    free_run(run);
 }
 
 // ---- The store's answers ---------------------------------------------------------------------------------------------------------------
@@ -163,24 +181,6 @@ static struct rn_run *find_run(const struct rn_service *s, uint64_t ticket)
     return run;
 }
 
-static void submitted(struct rn_service *s, struct rn_message *m)
-{
-    struct rn_run *run = make_run(s, m->req, m->ns);
-    if (run) {
-        rn_run_accept(s, run);
-        return;
-    }
-    struct rn_run none = {.req = m->req};
-    struct rn_event *e = rn_run_event(&none, RN_EVENT_ERROR);
-    if (e) {
-        e->http_status = 503;
-        e->code = "server_is_overloaded";
-        e->message = rn_mem_strdup("out of memory");
-    }
-    rn_service_emit(s, e);
-    rn_request_destroy(m->req);
-}
-
 static void lane_ended(struct rn_service *s, uint64_t lane)
 {
     for (struct rn_run *run = s->runs; run; run = run->next) {
@@ -204,7 +204,8 @@ static void handle(struct rn_service *s, struct rn_message *m)
     struct rn_run *run = m->kind == RN_MSG_CANCEL || m->kind == RN_MSG_PAUSE ? find_run(s, m->ticket) : NULL;
     switch (m->kind) {
     case RN_MSG_SUBMIT:
-        submitted(s, m);
+        add_run(s, m->run);
+        rn_run_accept(s, m->run);
         break;
     case RN_MSG_CANCEL:
         if (run) {
@@ -280,7 +281,17 @@ int rn_service_submit(struct rn_service *s, struct rn_request *r)
     if (rn_queue_len(s->inbox) >= INBOX_SUBMIT) {
         return -EAGAIN;
     }
-    return push(s, &(struct rn_message){.kind = RN_MSG_SUBMIT, .req = r, .ns = rn_clock_ns()}) < 0 ? -EAGAIN : 0;
+    struct rn_run *run = rn_mem_alloc(1, sizeof *run);
+    struct rn_event *terminal = rn_mem_alloc(1, sizeof *terminal);
+    if (run && terminal) {
+        *run = (struct rn_run){.req = r, .terminal = terminal, .submitted_ns = rn_clock_ns()};
+        if (push(s, &(struct rn_message){.kind = RN_MSG_SUBMIT, .run = run}) == 0) {
+            return 0;
+        }
+    }
+    rn_mem_free(run);
+    rn_mem_free(terminal);
+    return -EAGAIN;
 }
 
 void rn_service_cancel(struct rn_service *s, uint64_t ticket)
@@ -413,8 +424,11 @@ void rn_service_stop(struct rn_service *s)
     }
     pthread_join(*(pthread_t *)s->thread, NULL);
     for (struct rn_message *m; (m = rn_queue_pop(s->inbox)) != NULL;) { // came after the end
-        rn_request_destroy(m->req);
-        rn_mem_free(m);
+        if (m->kind == RN_MSG_SUBMIT || m->kind == RN_MSG_QUERY) {
+            handle(s, m); // refused: the service is stopping
+        } else {
+            rn_mem_free(m);
+        }
     }
     finish(s);
 }

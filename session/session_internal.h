@@ -35,6 +35,7 @@ struct rn_fault {
 
 struct rn_run {
     struct rn_request *req;       /* owned */
+    struct rn_event *terminal;    /* owned: made at the start, so that no lack of memory can swallow it */
     struct rn_conversation *conv; /* borrowed from the table */
     struct rn_run *next;          /* in order of arrival */
     uint64_t number;              /* ascending in the list */
@@ -83,10 +84,8 @@ struct rn_message {
     bool flag;                /* PAUSE */
     enum rn_query what;       /* QUERY */
     char id[RN_ID_BYTES];     /* QUERY */
-    struct rn_request *req;   /* SUBMIT */
-    uint64_t ns;              /* SUBMIT: when */
+    struct rn_run *run;       /* SUBMIT: owned. STORED: the one that it was for; NULL for queries */
     struct rn_store_job *job; /* STORED: came back */
-    struct rn_run *run;       /* STORED: it was for; NULL for queries */
     rn_stored_fn then;
     struct rn_queue *inbox;
 };
@@ -115,9 +114,10 @@ struct rn_service {
 };
 
 /* service.c */
-void rn_service_emit(struct rn_service *s, struct rn_event *e); /* takes e; NULL (no memory) is dropped */
-struct rn_event *rn_run_event(const struct rn_run *run, enum rn_event_kind kind);
-void rn_run_destroy(struct rn_service *s, struct rn_run *run); /* takes it out of the list */
+void rn_service_emit(struct rn_service *s, struct rn_event *e);                   /* takes e; NULL (no memory) is dropped */
+struct rn_event *rn_run_event(const struct rn_run *run, enum rn_event_kind kind); /* NULL = no memory */
+struct rn_event *rn_run_terminal(struct rn_run *run, enum rn_event_kind kind);    /* never NULL; once */
+void rn_run_destroy(struct rn_service *s, struct rn_run *run);                    /* takes it out of the list */
 void rn_run_warn(struct rn_run *run, const char *text);
 /* TEXT with what can be shown; closed: the answer is over. */
 void rn_run_emit_text(struct rn_service *s, struct rn_run *run, bool closed);

@@ -18,11 +18,10 @@ static void on_event(void *user, struct rn_event *e)
     }
 }
 
-void kit_open(struct kit *k)
+void kit_init(struct kit *k, struct rn_engine *engine)
 {
-    *k = (struct kit){.engine = fake_engine_create(), .replies = calloc(KIT_TICKETS, sizeof *k->replies)};
-    k->fake = fake_of(k->engine);
-    k->params = (struct rn_service_params){.engine = k->engine, .window = 512, .sinks = -1, .on_event = on_event, .user = k};
+    *k = (struct kit){.engine = engine, .replies = calloc(KIT_TICKETS, sizeof *k->replies)};
+    k->params = (struct rn_service_params){.engine = engine, .window = 512, .sinks = -1, .on_event = on_event, .user = k};
     assert_int_equal(rn_queue_create(&k->events, 1 << 20, NULL, NULL, NULL), 0);
 }
 
@@ -73,7 +72,7 @@ void kit_stop(struct kit *k)
     }
 }
 
-void kit_close(struct kit *k)
+void kit_finish(struct kit *k)
 {
     kit_stop(k);
     for (size_t i = 0; i < KIT_TICKETS; i++) {
@@ -81,7 +80,6 @@ void kit_close(struct kit *k)
     }
     free(k->replies);
     rn_queue_destroy(k->events);
-    fake_engine_destroy(k->engine);
 }
 
 json_t *kit_item(const char *role, const char *text)
@@ -168,39 +166,6 @@ uint64_t kit_ticket(const struct kit *k, const struct kit_reply *reply)
         ticket--;
     }
     return ticket;
-}
-
-size_t kit_ids(const char *text, uint32_t *ret)
-{
-    struct rn_rendered r = {0};
-    struct rn_ids ids = {0};
-    rn_buf_add_str(&r.text, text);
-    for (size_t i = 0; i < r.text.len; i++) {
-        rn_buf_add_char(&r.own, 1);
-    }
-    rn_text_tokenize_rendered_from(NULL, &r, 0, &ids, NULL);
-    memcpy(ret, ids.data, ids.len * sizeof *ret);
-    size_t n = ids.len;
-    rn_ids_finish(&ids);
-    rn_rendered_finish(&r);
-    return n;
-}
-
-const char *kit_expect(struct kit *k, const struct rn_seq_params *p, const char *prompt, size_t n)
-{
-    static char text[4096];
-    static uint32_t ids[1 << 16], answer[1024];
-    size_t n_ids = kit_ids(prompt, ids);
-    size_t made = fake_answer(k->engine, p, ids, n_ids, answer, n);
-    struct rn_buf out = {0};
-    struct rn_detok d = {0};
-    for (size_t i = 0; i < made; i++) {
-        rn_detok_push(&d, NULL, answer[i], false, &out);
-    }
-    rn_detok_end(&d, &out);
-    snprintf(text, sizeof text, "%s", out.data ? out.data : "");
-    rn_buf_finish(&out);
-    return text;
 }
 
 void kit_temp_dir(char ret[64])

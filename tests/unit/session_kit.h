@@ -1,4 +1,4 @@
-/* A service on the fake engine, requests by one call, and what came back of each. */
+/* A service, requests by one call, and what came back of each. */
 #pragma once
 
 #include <jansson.h>
@@ -36,10 +36,10 @@ struct kit {
     uint64_t tickets;
 };
 
-void kit_open(struct kit *k); /* engine and defaults (window 512), no service yet */
+void kit_init(struct kit *k, struct rn_engine *engine); /* on any engine, with defaults (window 512); no service yet */
+void kit_finish(struct kit *k);                         /* stops the service; the engine stays */
 void kit_start(struct kit *k, const char *state_dir);
 void kit_stop(struct kit *k); /* the service only */
-void kit_close(struct kit *k);
 
 json_t *kit_item(const char *role, const char *text);
 /* Greedy, at most 24 tokens; text NULL = empty input. */
@@ -51,12 +51,17 @@ struct kit_reply *kit_ask(struct kit *k, const char *text, const char *previous)
 struct kit_reply *kit_query(struct kit *k, enum rn_query what, const char *id);
 uint64_t kit_ticket(const struct kit *k, const struct kit_reply *reply);
 
-/* Ids of a text as the fake's template writes it: <|im_start|>, <|im_end|>, <|bos|> count as control tokens. */
-size_t kit_ids(const char *text, uint32_t *ret);
-/* The text that a sequence of S, N, policy answers to `prompt` (template text), at most n ids, greedy. */
-const char *kit_expect(struct kit *k, const struct rn_seq_params *p, const char *prompt, size_t n);
-
 void kit_temp_dir(char ret[64]);
 void kit_remove_dir(const char *dir);
 const char *kit_string(const struct kit_reply *r, const char *path); /* "stop.cause" of the record; NULL = absent */
 int64_t kit_number(const struct kit_reply *r, const char *path);     /* -1 = absent */
+
+/* ---- With the fake engine ---- */
+
+void kit_open(struct kit *k); /* a fake engine and kit_init */
+void kit_close(struct kit *k);
+
+/* Ids of a text as the fake's template writes it: <|im_start|>, <|im_end|>, <|bos|> count as control tokens. */
+size_t kit_ids(const char *text, uint32_t *ret);
+/* The text that a sequence of S, N, policy answers to `prompt` (template text), at most n ids, greedy. */
+const char *kit_expect(struct kit *k, const struct rn_seq_params *p, const char *prompt, size_t n);

@@ -834,6 +834,39 @@ static void seeds_decide_alone(void **state)
     kit_close(&k);
 }
 
+static void no_memory_is_an_error_never_a_crash(void **state)
+{
+    (void)state;
+    struct kit k;
+    kit_open(&k);
+    k.params.window = 96;
+    kit_start(&k, NULL);
+    struct kit_reply *a = kit_ask(&k, "one", NULL);
+    uint64_t n = 0, used = UINT64_MAX;
+    do {
+        struct rn_request *req = kit_request("two", a->response);
+        req->stop = rn_mem_alloc(1, sizeof(char *));
+        req->stop[0] = rn_mem_strdup("zzzzzz");
+        req->n_stop = 1;
+        req->ticket = ++k.tickets;
+        struct kit_reply *r = &k.replies[req->ticket % KIT_TICKETS];
+        rn_event_destroy(r->last);
+        memset(r, 0, sizeof *r);
+        rn_mem_fail_at(++n);
+        if (rn_service_submit(k.service, req) < 0) {
+            rn_mem_fail_at(0);
+            rn_request_destroy(req);
+            continue;
+        }
+        kit_wait(&k, r);
+        used = rn_mem_count();
+        rn_mem_fail_at(0);
+        assert_true(r->last->kind == RN_EVENT_DONE || r->last->kind == RN_EVENT_ERROR);
+    } while (n <= used);
+    assert_true(n > 30);
+    kit_close(&k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -864,6 +897,7 @@ int main(void)
         cmocka_unit_test(stopping_ends_what_runs),
         cmocka_unit_test(raw_ids_need_no_template),
         cmocka_unit_test(seeds_decide_alone),
+        cmocka_unit_test(no_memory_is_an_error_never_a_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
