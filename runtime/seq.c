@@ -295,7 +295,7 @@ void rn_seq_accept(struct rn_seq *s, uint64_t end)
         return;
     }
     s->accepted = end;
-    uint64_t c = end - 1, h = s->stored ? s->hold_h : c;
+    uint64_t c = end - 1, h = s->stored && s->hold_h < c ? s->hold_h : c; // after a rewind, h may lie beyond c
     uint64_t held = minus(h, RN_SLACK);
     if (s->stored && s->hold_p < held) {
         held = s->hold_p;
@@ -339,22 +339,22 @@ static bool pages_alive(const struct rn_seq *s, uint64_t at)
     return true;
 }
 
-/* Replaces a list's last page by a copy of its first n_tokens tokens when someone else reads it too (I4). */
-static int own_last_page(struct rn_seq *s, uint32_t g, bool window, uint32_t n_tokens, struct rn_err *err)
+/* Replaces page i of a list by a copy of its first n_tokens tokens when someone else reads it too (I4). */
+static int own_page(struct rn_seq *s, uint32_t g, bool window, size_t i, uint32_t n_tokens, struct rn_err *err)
 {
     struct rn_page_list *list = window ? &s->groups[g].window : &s->groups[g].pinned;
-    struct rn_kv_page *last = list->pages[list->n - 1];
-    if (last->refs == 1) {
+    struct rn_kv_page *page = list->pages[i];
+    if (page->refs == 1) {
         return 0;
     }
     struct rn_kv_page *copy = rn_kv_page_take(rn_engine_pool(s->engine), g, window);
     if (!copy) {
         return rn_err_set(err, -ENOMEM, "no free KV page for the copy of a shared one");
     }
-    rn_engine_copy_page(s->engine, g, !window, copy->data, last->data, n_tokens);
-    rn_kv_page_drop(rn_engine_pool(s->engine), last);
-    list->pages[list->n - 1] = copy;
-    list->data[list->n - 1] = copy->data;
+    rn_engine_copy_page(s->engine, g, !window, copy->data, page->data, n_tokens);
+    rn_kv_page_drop(rn_engine_pool(s->engine), page);
+    list->pages[i] = copy;
+    list->data[i] = copy->data;
     return 0;
 }
 
@@ -366,16 +366,13 @@ static size_t pages_below(uint64_t end, uint64_t first_page, uint32_t *ret_parti
     return n > first_page ? (size_t)(n - first_page) : 0;
 }
 
-/* Cuts one stream to the tokens below `end` (counted from the stream's start). */
-static int cut_stream(struct rn_seq *s, uint32_t g, bool window, uint64_t end, struct rn_err *err)
+/* The end of one stream, counted from its start, when the sequence ends at `end`. */
+static uint64_t stream_end(const struct rn_seq *s, const struct rn_seq_group *group, bool window, uint64_t end)
 {
-    struct rn_page_list *list = window ? &s->groups[g].window : &s->groups[g].pinned;
-    uint32_t partial;
-    size_t keep = pages_below(end, window ? s->groups[g].first_page : 0, &partial);
-    if (keep < list->n) {
-        list_drop(s, list, keep, list->n);
+    if (!window) {
+        return end < group->s ? end : group->s;
     }
-    return keep && keep == list->n && partial ? own_last_page(s, g, window, partial, err) : 0;
+    return end > group->s && (group->sliding || end >= s->origin) ? end - group->s : 0;
 }
 
 int rn_seq_rewind(struct rn_seq *s, uint64_t end, struct rn_err *err)
@@ -389,15 +386,27 @@ int rn_seq_rewind(struct rn_seq *s, uint64_t end, struct rn_err *err)
     if (!pages_alive(s, end)) {
         return rn_err_set(err, -ENODATA, "rewind to %llu needs pages that are gone", (unsigned long long)end);
     }
-    for (uint32_t g = 0; g < s->n_groups; g++) {
-        struct rn_seq_group *group = &s->groups[g];
-        uint64_t pinned_end = end < group->s ? end : group->s;
-        uint64_t window_end = end > group->s && (group->sliding || end >= s->origin) ? end - group->s : 0;
-        int r = cut_stream(s, g, false, pinned_end, err);
-        r = r < 0 ? r : cut_stream(s, g, true, window_end, err);
+    // First what can fail, then what cannot: without a page for a copy the sequence stays as it was, so copies are whole.
+    for (uint32_t i = 0; i < 2 * s->n_groups; i++) {
+        struct rn_seq_group *group = &s->groups[i / 2];
+        bool window = i % 2;
+        uint32_t partial;
+        size_t keep = pages_below(stream_end(s, group, window, end), window ? group->first_page : 0, &partial);
+        int r = keep && partial ? own_page(s, i / 2, window, keep - 1, RN_PAGE_TOKENS, err) : 0;
         if (r < 0) {
             return r;
         }
+    }
+    for (uint32_t i = 0; i < 2 * s->n_groups; i++) {
+        struct rn_seq_group *group = &s->groups[i / 2];
+        bool window = i % 2;
+        struct rn_page_list *list = window ? &group->window : &group->pinned;
+        uint32_t partial;
+        size_t keep = pages_below(stream_end(s, group, window, end), window ? group->first_page : 0, &partial);
+        list_drop(s, list, keep < list->n ? keep : list->n, list->n);
+    }
+    if (end < s->low) { // back in the pinned zone: the rule and the window start anew
+        s->low = 0;
     }
     rn_seq_unpush(s, end);
     return 0;
@@ -417,7 +426,7 @@ static int share_stream(struct rn_seq *to, const struct rn_seq *from, uint32_t g
         }
         rn_kv_page_share(list->pages[i]);
     }
-    return n && partial ? own_last_page(to, g, window, partial, err) : 0;
+    return n && partial ? own_page(to, g, window, n - 1, partial, err) : 0;
 }
 
 static int copy_history(struct rn_seq *to, const struct rn_seq *from, uint64_t at, struct rn_err *err)
@@ -445,7 +454,8 @@ int rn_seq_fork(struct rn_seq **ret, const struct rn_seq *s, uint64_t at, struct
     if (at > s->head) {
         return rn_err_set(err, -EINVAL, "fork at %llu, expected at most %llu", (unsigned long long)at, (unsigned long long)s->head);
     }
-    if ((at > s->s && at < s->origin) || !pages_alive(s, at)) {
+    bool lacks_tokens = at > s->s && at <= s->origin; // its origin would be S: tokens S..at-1 were never fed
+    if (lacks_tokens || !pages_alive(s, at)) {
         return rn_err_set(err, -ENODATA, "fork at %llu needs pages that are gone", (unsigned long long)at);
     }
     struct rn_seq_params params = {
@@ -468,7 +478,7 @@ int rn_seq_fork(struct rn_seq **ret, const struct rn_seq *s, uint64_t at, struct
         rn_seq_destroy(fork);
         return r;
     }
-    fork->low = s->low < at ? s->low : 0;
+    fork->low = at > s->s ? s->low : 0;
     fork->head = at == fork->s ? fork->origin : at;
     fork->accepted = fork->head;
     *ret = fork;
