@@ -160,6 +160,24 @@ static struct rn_store_job *end_job(const struct rn_run *run)
     return job;
 }
 
+// Pages beyond the log's end are taken back; where that cannot be done they are all given up.
+static void match_pages(struct rn_conversation *c)
+{
+    if (c->seq && rn_seq_head(c->seq) > c->timeline.log.len && c->timeline.log.len != 0) {
+        if (rn_seq_rewind(c->seq, c->timeline.log.len, NULL) < 0) {
+            rn_conversation_drop_pages(c);
+        }
+    } else if (c->seq && c->timeline.log.len == 0) {
+        rn_conversation_drop_pages(c);
+    }
+}
+
+static void go_back(struct rn_conversation *c, const struct rn_run *run)
+{
+    rn_timeline_cut(&c->timeline, c->head, run->items_before);
+    match_pages(c);
+}
+
 // ---- Begin -----------------------------------------------------------------------------------------------------------------------------
 
 static void begun(struct rn_service *s, struct rn_run *run)
@@ -174,7 +192,7 @@ static void begun(struct rn_service *s, struct rn_run *run)
     rn_service_emit(s, e);
 }
 
-// The disk refused: it counts, not what the conversation has become in memory.
+// The disk refused. What it has counts: a conversation that may differ from it is dropped from memory and will be loaded again.
 static void begin_failed(struct rn_service *s, struct rn_run *run)
 {
     struct rn_fault f = {0};
@@ -186,9 +204,15 @@ static void begin_failed(struct rn_service *s, struct rn_run *run)
         rn_fault_set(&f, 503, "storage", NULL, "the request cannot be stored: %s",
                      run->fault.err.text[0] ? run->fault.err.text : "too much waits for the disk");
     }
+    bool differs = run->create || run->moved || run->store_rc == -ENOENT || run->store_rc == -ESTALE;
+    if (!differs) {
+        go_back(c, run);
+    }
     c->run = NULL;
     run->conv = NULL;
-    rn_conversations_remove(&s->all, c);
+    if (differs) {
+        rn_conversations_remove(&s->all, c);
+    }
     rn_run_refuse(s, run, &f);
 }
 
@@ -235,6 +259,7 @@ void rn_run_begin(struct rn_service *s, struct rn_run *run, bool rebased)
     run->state = RN_RUN_BEGINNING;
     if (run->conv->on_disk) {
         if (rebased) {
+            run->moved = true;
             submit(s, run, rebase_job(s, run), begin_done);
         }
         if (run->store_rc == 0) {
@@ -273,18 +298,6 @@ static void emit_done(struct rn_service *s, struct rn_run *run)
     rn_service_emit(s, e);
 }
 
-// Pages beyond the log's end are taken back; where that cannot be done they are all given up.
-static void match_pages(struct rn_conversation *c)
-{
-    if (c->seq && rn_seq_head(c->seq) > c->timeline.log.len && c->timeline.log.len != 0) {
-        if (rn_seq_rewind(c->seq, c->timeline.log.len, NULL) < 0) {
-            rn_conversation_drop_pages(c);
-        }
-    } else if (c->seq && c->timeline.log.len == 0) {
-        rn_conversation_drop_pages(c);
-    }
-}
-
 // The conversation moves: its head is the end of this response.
 static void advance(struct rn_conversation *c, struct rn_run *run)
 {
@@ -296,12 +309,6 @@ static void advance(struct rn_conversation *c, struct rn_run *run)
     if (c->seq && c->head > 0) {
         rn_seq_hold(c->seq, c->head - 1, rn_timeline_turn_of(&c->timeline, c->head - 1));
     }
-}
-
-static void go_back(struct rn_conversation *c, const struct rn_run *run)
-{
-    rn_timeline_cut(&c->timeline, c->head, run->items_before);
-    match_pages(c);
 }
 
 static void set_cause(struct rn_run *run, enum rn_status status, const char *cause, const char *detail)

@@ -74,6 +74,17 @@ static int share_pages(struct rn_service *s, struct rn_conversation *c)
     return 0;
 }
 
+// Tells the sequence what a crash would need: the newest response on disk. While it is still being read again, nothing yet: h must not lie
+// beyond c.
+static void hold(struct rn_conversation *c)
+{
+    if (c->head > 0 && rn_seq_head(c->seq) >= c->head) {
+        rn_seq_hold(c->seq, c->head - 1, rn_timeline_turn_of(&c->timeline, c->head - 1));
+    } else {
+        rn_seq_hold(c->seq, 0, RN_NOWHERE);
+    }
+}
+
 // A sequence for the conversation: the one it has, its parent's pages, or an empty one that is re-read from the log.
 static int make_seq(struct rn_service *s, struct rn_run *run, struct rn_err *err)
 {
@@ -94,9 +105,7 @@ static int make_seq(struct rn_service *s, struct rn_run *run, struct rn_err *err
             return r;
         }
     }
-    if (c->head > 0) {
-        rn_seq_hold(c->seq, c->head - 1, rn_timeline_turn_of(&c->timeline, c->head - 1));
-    }
+    hold(c);
     return 0;
 }
 
@@ -304,6 +313,9 @@ static void after_rows(struct rn_service *s, struct rn_run *run, const struct rn
 {
     struct rn_conversation *c = run->conv;
     uint64_t head = rn_seq_head(c->seq);
+    if (run->state == RN_RUN_PREFILL) {
+        hold(c);
+    }
     rn_seq_accept(c->seq, head);
     rn_run_tell_evictions(s, run, rn_seq_base(c->seq, head - 1), /*last=*/false);
     run->computed += run->state == RN_RUN_PREFILL ? entry->n_ids : 0;

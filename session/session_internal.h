@@ -45,6 +45,7 @@ struct rn_run {
 
     /* the append */
     bool create;               /* BEGIN makes the session */
+    bool moved;                /* REBASE gives it a new timeline first */
     char fork_of[RN_ID_BYTES]; /* with create: of this session's first fork_items items */
     uint32_t fork_items;
     size_t items_before; /* items of the conversation before this request's */

@@ -173,8 +173,8 @@ static void drop_below(struct rn_seq *s, uint64_t u)
 
 void rn_seq_accept(struct rn_seq *s, uint64_t end)
 {
-    if (end > rn_seq_head(s)) {
-        abort();
+    if (end > rn_seq_head(s) || (s->p.stored && s->h >= end)) {
+        abort(); // c beyond the tokens, or h beyond c
     }
     s->accepted = end;
     uint64_t c = end - 1, held = minus(s->p.stored ? s->h : c, RN_SLACK);
@@ -355,8 +355,9 @@ int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t 
 
 size_t fake_answer(struct rn_engine *e, const struct rn_seq_params *params, const uint32_t *ids, size_t n_ids, uint32_t *ret, size_t n)
 {
-    struct rn_seq *s;
-    if (rn_seq_create(&s, e, params, NULL) < 0) {
+    struct rn_engine own = {.fake = {.n_ctx_train = e->fake.n_ctx_train, .no_end = e->fake.no_end, .halves = e->fake.halves}};
+    struct rn_seq *s; // beside the service's: on an engine of its own
+    if (rn_seq_create(&s, &own, params, NULL) < 0) {
         abort();
     }
     float logits[FAKE_VOCAB];
@@ -365,7 +366,7 @@ size_t fake_answer(struct rn_engine *e, const struct rn_seq_params *params, cons
         run_token(s, ids[i], ids[i] == FAKE_START && i + 1 < n_ids && ids[i + 1] == 'u');
     }
     while (made < n) {
-        make_logits(&e->fake, s->values[s->len - 1], logits);
+        make_logits(&own.fake, s->values[s->len - 1], logits);
         uint32_t best = 0;
         for (uint32_t i = 1; i < FAKE_VOCAB; i++) {
             best = logits[i] > logits[best] ? i : best;

@@ -90,7 +90,8 @@ static void run(uint64_t seed, bool on_disk)
                 assert_true(cancelled[i]);
                 assert_int_equal(strncmp(expected, r->last->text, strlen(r->last->text)), 0);
             } else if (strcmp(expected, r->last->text) != 0) {
-                fail_msg("seed %d, round %d: '%s', expected '%s'", (int)seed, round, r->last->text, expected);
+                fail_msg("seed %d, round %d: '%s', expected '%s'; %s %s", (int)seed, round, r->last->text, expected, r->order,
+                         r->last->message ? r->last->message : "");
             }
             assert_null(kit_string(r, "rebased.cause"));
             struct place *place = &places[n_places++];

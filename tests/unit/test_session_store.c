@@ -365,6 +365,7 @@ static void a_full_disk_fails_answers_until_it_is_not(void **state)
     assert_string_equal(e->session, a->session);
     snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK, a->last->text);
     assert_string_equal(e->text, kit_expect(&k, &P512, prompt, 24));
+    assert_true(e->last->cached_tokens > 0); // the pages are still there
     restart(&k, dir);
     snprintf(prompt + strlen(prompt), sizeof prompt - strlen(prompt), "%s<|im_end|>\n" USER("three") ASK, e->last->text);
     struct kit_reply *f = kit_ask(&k, "three", e->response);
