@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine_kit.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
 #include "runtime/cpu/rows_internal.h"
 #include "runtime/seq_internal.h"
+#include "tests/unit/engine_kit.h"
 
 uint64_t kit_next(uint64_t *rng)
 {

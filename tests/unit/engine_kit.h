@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gguf_build.h"
 #include "runtime/engine.h"
+#include "tests/unit/gguf_build.h"
 
 /* A small generator, so that a failure can be repeated: splitmix64. */
 uint64_t kit_next(uint64_t *rng);

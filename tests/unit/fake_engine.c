@@ -1,4 +1,4 @@
-#include "fake_engine.h"
+#include "tests/unit/fake_engine.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "oracle_llama.h"
 #include "runtime/base/mem.h"
 #include "runtime/model/gguf.h"
+#include "tests/unit/oracle_llama.h"
 
 struct slot { // one visible token
     uint64_t index;

@@ -1,4 +1,4 @@
-#include "session_kit.h"
+#include "tests/unit/session_kit.h"
 
 #include <dirent.h>
 #include <stdio.h>

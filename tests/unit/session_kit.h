@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "fake_engine.h"
 #include "runtime/base/queue.h"
 #include "session/service.h"
+#include "tests/unit/fake_engine.h"
 
 #define KIT_TICKETS 256
 

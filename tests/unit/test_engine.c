@@ -13,11 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine_kit.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/seq_internal.h"
+#include "tests/unit/engine_kit.h"
 
 static const struct gguf_llama shapes[] = {
     {.n_vocab = 264},

@@ -1,9 +1,9 @@
 /* The template language: against Jinja's own results (data/jinja_cases.json), the default model's template against Hugging Face's
  * renderings, which bytes are the template's own, errors with their place, limits, and every allocation failing once. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
 
 #include <cmocka.h>
 #include <jansson.h>

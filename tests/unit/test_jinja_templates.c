@@ -1,9 +1,9 @@
 /* The chat templates of published models against Hugging Face's own renderings of them. The templates are not ours to ship: RUNNEL_SHARED
  * names the folder with data/templates and data/reference/templates.json; without it the test is skipped. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
 
 #include <cmocka.h>
 #include <jansson.h>

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine_kit.h"
-#include "oracle_llama.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
+#include "tests/unit/engine_kit.h"
+#include "tests/unit/oracle_llama.h"
 
 /* KL(oracle || engine) of one token, in float64. */
 static double kl(const double *p, const float *q, uint32_t n)

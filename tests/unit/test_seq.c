@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine_kit.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
 #include "runtime/seq_internal.h"
+#include "tests/unit/engine_kit.h"
 
 static const struct gguf_llama tiny = {
     .n_layers = 1, .d_model = 32, .d_ff = 32, .n_heads = 1, .n_kv_heads = 1, .n_vocab = 260, .type = RN_DTYPE_Q8_0};

@@ -1,7 +1,7 @@
 /* The session layer without a disk: timelines, positions, forks, lanes, scheduling, records. The fake engine's answers depend on every
  * token that is fed and on where: each expectation is an answer computed beside the service. */
 #define _POSIX_C_SOURCE 200809L
-#include "session_kit.h"
+#include "tests/unit/session_kit.h"
 
 #include <semaphore.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* The session layer on the real engine and a real model (RUNNEL_TEST_MODEL): results depend on nothing but the conversation. */
 #define _POSIX_C_SOURCE 200809L
-#include "session_kit.h"
+#include "tests/unit/session_kit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

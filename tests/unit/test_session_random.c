@@ -1,7 +1,7 @@
 /* Random conversations: many of them at once, forks from anywhere, asides, cancels, restarts, a pool that is too small. Whatever happens,
  * each answer is what the conversation alone would have given. */
 #define _POSIX_C_SOURCE 200809L
-#include "session_kit.h"
+#include "tests/unit/session_kit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

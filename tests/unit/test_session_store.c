@@ -1,6 +1,6 @@
 /* The session layer on a real store: what a restart, a crash and a full disk leave of conversations. */
 #define _POSIX_C_SOURCE 200809L
-#include "session_kit.h"
+#include "tests/unit/session_kit.h"
 
 #include <semaphore.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* The text side of the session layer: answers (detokenised, stopped, held back) and plans (new items to new tokens). */
-#include "session_kit.h"
+#include "tests/unit/session_kit.h"
 
 #include <string.h>
 
