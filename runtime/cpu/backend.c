@@ -40,7 +40,8 @@ static int add_weight(struct rn_cpu *c, const struct rn_tensor *src, struct rn_e
         return 0;
     }
     size_t bytes = rn_repack_bytes(src->type, src->cols, src->rows);
-    if (!bytes) {
+    const struct rn_cpu_product *product = rn_cpu_product_find(src->type);
+    if (!bytes || !product) {
         return rn_err_set(err, -ENOTSUP, "tensor '%s': type %s with rows of %u cannot run on the CPU", src->name, rn_dtype_find(src->type)->name,
                           src->cols);
     }
@@ -48,8 +49,9 @@ static int add_weight(struct rn_cpu *c, const struct rn_tensor *src, struct rn_e
     if (!data) {
         return rn_err_nomem(err, bytes, src->name);
     }
-    c->weights[c->n_weights++] = (struct rn_cpu_weight){.src = src, .type = src->type, .cols = src->cols, .rows = src->rows,
-                                                        .stride = rn_repack_stride(src->type, src->cols), .data = data, .bytes = bytes};
+    c->weights[c->n_weights++] = (struct rn_cpu_weight){.src = src, .type = src->type, .product = product, .cols = src->cols,
+                                                        .rows = src->rows, .stride = rn_repack_stride(src->type, src->cols),
+                                                        .data = data, .bytes = bytes};
     c->weight_bytes += bytes;
     return 0;
 }
@@ -164,9 +166,8 @@ static void bind_part(struct rn_cpu *c, struct rn_cpu_step_op *to, uint32_t k, c
 {
     to->parts[k] = (struct rn_cpu_part){.w = find_weight(c, part->weight), .out = part->out};
     to->parts[k].bias = part->bias ? take_vector(part->bias, next) : NULL;
-    bool is_float = part->weight->type == RN_DTYPE_F16 || part->weight->type == RN_DTYPE_F32;
-    to->wants_f32 |= is_float;
-    to->wants_q8 |= !is_float;
+    to->wants_f32 |= to->parts[k].w->product->is_float;
+    to->wants_q8 |= !to->parts[k].w->product->is_float;
 }
 
 static int plan_ops(struct rn_cpu *c, struct rn_err *err)

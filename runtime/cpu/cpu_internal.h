@@ -15,6 +15,7 @@ struct rn_pool;
 struct rn_cpu_weight {       /* one repacked matrix */
     const struct rn_tensor *src; /* key only: its bytes are gone after load */
     enum rn_dtype type;
+    const struct rn_cpu_product *product;
     uint32_t cols, rows;
     size_t stride;           /* bytes per block of 16 rows or per row */
     uint8_t *data;

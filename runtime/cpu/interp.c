@@ -101,17 +101,17 @@ static struct input prepare(struct rn_cpu *c, const struct rn_cpu_step_op *op, s
 /* y[m * ldy + row] for the rows of blocks [b0, b1) of 16. */
 static void multiply(const struct rn_cpu *c, const struct rn_cpu_weight *w, const struct input *in, float *y, size_t ldy, uint32_t b0, uint32_t b1)
 {
-    if (w->type == RN_DTYPE_F16 || w->type == RN_DTYPE_F32) {
-        struct rn_mmf_args args = {.w = w->data, .n_cols = w->cols, .ldw = w->stride / (w->type == RN_DTYPE_F16 ? 2 : 4), .x = in->x,
-                                   .ldx = in->ldx, .n_tok = in->n_rows, .y = y, .ldy = ldy};
-        uint32_t row1 = 16 * b1 < w->rows ? 16 * b1 : w->rows;
-        KERNEL(c, rn_mmf_fn, w->type == RN_DTYPE_F16 ? RN_CPU_MM_F16 : RN_CPU_MM_F32)(&args, 16 * b0, row1);
+    const enum rn_cpu_op op = w->product->op;
+    if (w->product->is_float) {
+        size_t element = rn_dtype_find(w->type)->block_bytes;
+        struct rn_mmf_args args = {.w = w->data, .n_cols = w->cols, .ldw = w->stride / element, .x = in->x, .ldx = in->ldx,
+                                   .n_tok = in->n_rows, .y = y, .ldy = ldy};
+        KERNEL(c, rn_mmf_fn, op)(&args, 16 * b0, 16 * b1 < w->rows ? 16 * b1 : w->rows);
         return;
     }
-    uint32_t shape = in->acts->mb == 1 ? 0 : in->acts->mb == in->acts->n_tok ? 1 : 2;
-    uint32_t first = w->type == RN_DTYPE_Q4_0 ? RN_CPU_MM1_Q4_0 : w->type == RN_DTYPE_Q4_1 ? RN_CPU_MM1_Q4_1 : RN_CPU_MM1_Q8_0;
+    uint32_t shape = in->acts->mb == 1 ? 0 : in->acts->mb == in->acts->n_tok ? 1 : 2; // MM1, MMF, MMN
     struct rn_mm_args args = {.w = w->data, .n_groups = w->cols / 32, .a = in->acts, .y = y, .ldy = ldy};
-    KERNEL(c, rn_mm_fn, first + shape)(&args, b0, b1);
+    KERNEL(c, rn_mm_fn, op + shape)(&args, b0, b1);
 }
 
 static uint32_t n_blocks(const struct rn_cpu_weight *w)

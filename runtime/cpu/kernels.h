@@ -8,13 +8,17 @@
  * Quantised weights are repacked losslessly at load (repack.h) into blocks of 16 rows; activations are int8 in groups of 32.
  * Order of summation per output, for one row of tokens or many (numerics contract):
  *   acc = 0; for g ascending: acc = fma((float)isum_g, d_w * d_x, acc), and for types with a minimum acc = fma(sd_g, m_w, acc)
- * with isum_g = sum of q_w * q_x (q_w with its offset removed: Q4_0 0..15 minus 8) and sd_g = (float)(sum of q_x) * d_x.
+ * with isum_g = sum of q_w * q_x (q_w with its offset removed: Q4_0 0..15 minus 8) and sd_g = (float)(sum of q_x) * d_x. d_w and m_w
+ * are the group's whole scale and minimum (Q4_K: d * sc, -dmin * mn). Only Q6_K has scales within a group, one per 16 columns, and they
+ * multiply inside the sum: isum_g = sc_0 * (sum of the first 16) + sc_1 * (sum of the others), below 2^24, so floats may form it.
  * Float weights: rn_lane_dot order of (weight as f32, activation). */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "runtime/tensor/dtype.h"
 
 struct rn_err;
 
@@ -25,13 +29,21 @@ enum rn_cpu_feature { /* bits */
     RN_CPU_AVX512_VNNI = 8,
 };
 
+/* Weight types, each once: those whose products run on int8 activations, and those that multiply floats. X(TYPE, name). */
+#define RN_CPU_QUANT_TYPES(X)                                                                                                              \
+    X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) X(IQ4_NL, iq4_nl) X(MXFP4, mxfp4)                                \
+    X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k)
+#define RN_CPU_FLOAT_TYPES(X) X(F16, f16) X(BF16, bf16) X(F32, f32)
+
+#define RN_CPU_OPS_QUANT(TYPE, name) RN_CPU_MM1_##TYPE, RN_CPU_MMF_##TYPE, RN_CPU_MMN_##TYPE,
+#define RN_CPU_OPS_FLOAT(TYPE, name) RN_CPU_MM_##TYPE,
+
 enum rn_cpu_op {
-    /* struct rn_mm_args; blocks [block0, block1) of 16 weight rows */
-    RN_CPU_MM1_Q4_0, RN_CPU_MMF_Q4_0, RN_CPU_MMN_Q4_0, /* 1 row of tokens; few: 2..16; many: any number, in blocks of 16 */
-    RN_CPU_MM1_Q4_1, RN_CPU_MMF_Q4_1, RN_CPU_MMN_Q4_1,
-    RN_CPU_MM1_Q8_0, RN_CPU_MMF_Q8_0, RN_CPU_MMN_Q8_0,
+    /* struct rn_mm_args; blocks [block0, block1) of 16 weight rows. For each type, in this order:
+     *   MM1: 1 row of tokens; MMF: few, 2..16; MMN: any number, in blocks of 16 */
+    RN_CPU_QUANT_TYPES(RN_CPU_OPS_QUANT)
     /* struct rn_mmf_args; rows [row0, row1) */
-    RN_CPU_MM_F16, RN_CPU_MM_F32,
+    RN_CPU_FLOAT_TYPES(RN_CPU_OPS_FLOAT)
     RN_CPU_QUANT_ACT, RN_CPU_NORM, RN_CPU_ADD, RN_CPU_SILU_MUL, RN_CPU_GELU_MUL, RN_CPU_ROPE,
     RN_CPU_KV_WRITE_F16, RN_CPU_KV_WRITE_Q8_0,
     RN_CPU_ATTN_F16, RN_CPU_ATTN_Q8_0, RN_CPU_ATTN_COMBINE,
@@ -51,6 +63,16 @@ struct rn_cpu_row {
 const struct rn_cpu_row *rn_cpu_rows(enum rn_cpu_op op, size_t *ret_n);
 const char *rn_cpu_op_name(enum rn_cpu_op op); /* "mm1_q4_0" */
 
+/* How products with weights of a type run. */
+struct rn_cpu_product {
+    enum rn_dtype type;
+    enum rn_cpu_op op;     /* float: MM; else MM1, and MMF and MMN follow */
+    bool is_float;
+};
+/* NULL: products with this type are not known. */
+const struct rn_cpu_product *rn_cpu_product_find(enum rn_dtype type);
+const struct rn_cpu_product *rn_cpu_products(size_t *ret_n);
+
 /* Features of this machine (cpuid). */
 uint32_t rn_cpu_features(void);
 
@@ -69,12 +91,16 @@ int rn_cpu_kernels_choose(struct rn_cpu_kernels *ret, const char *mask, struct r
  *   q    int8  [n_blocks][n_groups][mb][32]
  *   d    float [n_blocks][n_groups][mb]   scale of the group
  *   sd   float [n_blocks][n_groups][mb]   (float)sum(q) * d
- *   sum  int32 [n_blocks][n_groups][mb]   sum(q) */
+ *   sum  [n_blocks][n_groups][mb]         sums of q over columns 0..15 and 16..31 */
+struct rn_act_sum {
+    int16_t half[2]; /* |sum| <= 16 * 127; both at once are one operand of a pairwise 16-bit multiply-add */
+};
+
 struct rn_acts {
     uint32_t n_tok, mb, n_groups;
     int8_t *q;
     float *d, *sd;
-    int32_t *sum;
+    struct rn_act_sum *sum;
 };
 
 /* Quantises one token: x [32 * n_groups] into place m of a. (rn_quant_act per group.) x any alignment. */
@@ -92,7 +118,7 @@ struct rn_mm_args {
 typedef void (*rn_mm_fn)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);
 
 struct rn_mmf_args {
-    const void *w;         /* row-major, f16 or f32, each row padded with zeros to ldw elements (a multiple of 16) */
+    const void *w;         /* row-major, f16, bf16 or f32, each row padded with zeros to ldw elements (a multiple of 16) */
     uint32_t n_cols;       /* real columns; x beyond n_cols is never read */
     size_t ldw;
     const float *x;        /* x[m * ldx + col] */

@@ -88,7 +88,7 @@ static uint64_t macs_plain(uint64_t rounds, uint32_t seed)
     _Alignas(64) uint8_t w[544 * PLAIN_GROUPS];
     _Alignas(64) int8_t q[32 * PLAIN_GROUPS];
     _Alignas(64) float d[PLAIN_GROUPS] = {0}, sd[PLAIN_GROUPS] = {0}, y[16];
-    _Alignas(64) int32_t sum[PLAIN_GROUPS] = {0};
+    _Alignas(64) struct rn_act_sum sum[PLAIN_GROUPS] = {0};
     memset(w, (int)(seed & 15), sizeof(w));
     memset(q, 3, sizeof(q));
     struct rn_acts a = {.n_tok = 1, .mb = 1, .n_groups = PLAIN_GROUPS, .q = q, .d = d, .sd = sd, .sum = sum};

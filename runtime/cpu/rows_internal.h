@@ -6,18 +6,25 @@
 
 #include "runtime/cpu/kernels.h"
 
+// clang-format off
+#define RN_CPU_DECLARE_QUANT(name, row)                                                                                                    \
+    void rn_mm1_##name##_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                           \
+    void rn_mmf_##name##_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                           \
+    void rn_mmn_##name##_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);
+#define RN_CPU_DECLARE_FLOAT(name, row) void rn_mm_##name##_##row(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1);
+
+#define DECLARE_QUANT_C(TYPE, name) RN_CPU_DECLARE_QUANT(name, c)
+#define DECLARE_FLOAT_C(TYPE, name) RN_CPU_DECLARE_FLOAT(name, c)
+#define DECLARE_QUANT_AVX512VNNI(TYPE, name) RN_CPU_DECLARE_QUANT(name, avx512vnni)
+#define DECLARE_FLOAT_AVX512VNNI(TYPE, name) RN_CPU_DECLARE_FLOAT(name, avx512vnni)
+
+RN_CPU_QUANT_TYPES(DECLARE_QUANT_C)
+RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_C)
+RN_CPU_QUANT_TYPES(DECLARE_QUANT_AVX512VNNI)
+RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_AVX512VNNI)
+// clang-format on
+
 #define RN_CPU_DECLARE_ROW(row)                                                                                                            \
-    void rn_mm1_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mmf_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mmn_q4_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mm1_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mmf_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mmn_q4_1_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mm1_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mmf_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mmn_q8_0_##row(const struct rn_mm_args *args, uint32_t block0, uint32_t block1);                                               \
-    void rn_mm_f16_##row(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1);                                                    \
-    void rn_mm_f32_##row(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1);                                                    \
     void rn_quant_act_##row(const float *x, const struct rn_acts *a, uint32_t m);                                                          \
     void rn_norm_##row(const float *x, const float *w, float eps, uint32_t n, float *out);                                                 \
     void rn_add_##row(float *x, const float *y, uint32_t n);                                                                               \

@@ -22,18 +22,15 @@
     ROW_AVX512VNNI(op, fn)     \
     ROW_C(op, fn)
 
+#define ROWS_QUANT(TYPE, name)               \
+    ROWS(RN_CPU_MM1_##TYPE, rn_mm1_##name)   \
+    ROWS(RN_CPU_MMF_##TYPE, rn_mmf_##name)   \
+    ROWS(RN_CPU_MMN_##TYPE, rn_mmn_##name)
+#define ROWS_FLOAT(TYPE, name) ROWS(RN_CPU_MM_##TYPE, rn_mm_##name)
+
 static const struct rn_cpu_row rows[] = {
-    ROWS(RN_CPU_MM1_Q4_0, rn_mm1_q4_0)
-    ROWS(RN_CPU_MMF_Q4_0, rn_mmf_q4_0)
-    ROWS(RN_CPU_MMN_Q4_0, rn_mmn_q4_0)
-    ROWS(RN_CPU_MM1_Q4_1, rn_mm1_q4_1)
-    ROWS(RN_CPU_MMF_Q4_1, rn_mmf_q4_1)
-    ROWS(RN_CPU_MMN_Q4_1, rn_mmn_q4_1)
-    ROWS(RN_CPU_MM1_Q8_0, rn_mm1_q8_0)
-    ROWS(RN_CPU_MMF_Q8_0, rn_mmf_q8_0)
-    ROWS(RN_CPU_MMN_Q8_0, rn_mmn_q8_0)
-    ROWS(RN_CPU_MM_F16, rn_mm_f16)
-    ROWS(RN_CPU_MM_F32, rn_mm_f32)
+    RN_CPU_QUANT_TYPES(ROWS_QUANT)
+    RN_CPU_FLOAT_TYPES(ROWS_FLOAT)
     ROWS(RN_CPU_QUANT_ACT, rn_quant_act)
     ROWS(RN_CPU_NORM, rn_norm)
     ROWS(RN_CPU_ADD, rn_add)
@@ -46,20 +43,16 @@ static const struct rn_cpu_row rows[] = {
     ROWS(RN_CPU_ATTN_Q8_0, rn_attn_q8_0)
     ROWS(RN_CPU_ATTN_COMBINE, rn_attn_combine)
 };
-// clang-format on
+
+#define NAMES_QUANT(TYPE, name)            \
+    [RN_CPU_MM1_##TYPE] = "mm1_" #name,    \
+    [RN_CPU_MMF_##TYPE] = "mmf_" #name,    \
+    [RN_CPU_MMN_##TYPE] = "mmn_" #name,
+#define NAMES_FLOAT(TYPE, name) [RN_CPU_MM_##TYPE] = "mm_" #name,
 
 static const char *const op_names[RN_CPU_OP_COUNT] = {
-    [RN_CPU_MM1_Q4_0] = "mm1_q4_0",
-    [RN_CPU_MMF_Q4_0] = "mmf_q4_0",
-    [RN_CPU_MMN_Q4_0] = "mmn_q4_0",
-    [RN_CPU_MM1_Q4_1] = "mm1_q4_1",
-    [RN_CPU_MMF_Q4_1] = "mmf_q4_1",
-    [RN_CPU_MMN_Q4_1] = "mmn_q4_1",
-    [RN_CPU_MM1_Q8_0] = "mm1_q8_0",
-    [RN_CPU_MMF_Q8_0] = "mmf_q8_0",
-    [RN_CPU_MMN_Q8_0] = "mmn_q8_0",
-    [RN_CPU_MM_F16] = "mm_f16",
-    [RN_CPU_MM_F32] = "mm_f32",
+    RN_CPU_QUANT_TYPES(NAMES_QUANT)
+    RN_CPU_FLOAT_TYPES(NAMES_FLOAT)
     [RN_CPU_QUANT_ACT] = "quant_act",
     [RN_CPU_NORM] = "norm",
     [RN_CPU_ADD] = "add",
@@ -72,6 +65,31 @@ static const char *const op_names[RN_CPU_OP_COUNT] = {
     [RN_CPU_ATTN_Q8_0] = "attn_q8_0",
     [RN_CPU_ATTN_COMBINE] = "attn_combine",
 };
+
+#define PRODUCT_QUANT(TYPE, name) {RN_DTYPE_##TYPE, RN_CPU_MM1_##TYPE, false},
+#define PRODUCT_FLOAT(TYPE, name) {RN_DTYPE_##TYPE, RN_CPU_MM_##TYPE, true},
+
+static const struct rn_cpu_product products[] = {
+    RN_CPU_QUANT_TYPES(PRODUCT_QUANT)
+    RN_CPU_FLOAT_TYPES(PRODUCT_FLOAT)
+};
+// clang-format on
+
+const struct rn_cpu_product *rn_cpu_products(size_t *ret_n)
+{
+    *ret_n = sizeof(products) / sizeof(products[0]);
+    return products;
+}
+
+const struct rn_cpu_product *rn_cpu_product_find(enum rn_dtype type)
+{
+    for (size_t i = 0; i < sizeof(products) / sizeof(products[0]); i++) {
+        if (products[i].type == type) {
+            return &products[i];
+        }
+    }
+    return NULL;
+}
 
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 

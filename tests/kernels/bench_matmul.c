@@ -55,7 +55,7 @@ static void bench_op(enum rn_cpu_op op, enum rn_dtype type, uint32_t cols, uint3
         printf("out of memory\n");
         return;
     }
-    memset(w, 0x35, bytes);
+    memset(w, 0x35, bytes); // small positive scales in every format
     struct rn_mm_args args = {.w = w, .n_groups = cols / 32, .a = &a, .y = y, .ldy = rows};
     const struct rn_cpu_row *table = rn_cpu_rows(op, &n);
     for (size_t i = 0; i < n; i++) {
@@ -73,23 +73,34 @@ static void bench_op(enum rn_cpu_op op, enum rn_dtype type, uint32_t cols, uint3
     acts_free(&a);
 }
 
-void bench_matmul(void)
+static void bench_type(const struct rn_cpu_product *p, uint32_t threads)
 {
     const uint32_t few[] = {2, 4, 8, 16};
+    const enum rn_cpu_op one = p->op, some = (enum rn_cpu_op)(p->op + 1), many = (enum rn_cpu_op)(p->op + 2);
+    const uint32_t block = rn_dtype_find(p->type)->block_len, narrow = 576 / block * block; // 576 or 512 columns
+    bench_op(one, p->type, narrow, 262144, 1, threads);
+    bench_op(one, p->type, 1536, 98304, 1, threads);
+    bench_op(one, p->type, 2048, 65536, 1, threads);
+    for (int k = 0; k < 4; k++) {
+        bench_op(some, p->type, narrow, 262144, few[k], threads);
+    }
+    bench_op(many, p->type, narrow, 1536, 128, threads);
+    bench_op(many, p->type, 1536, 576, 128, threads);
+    bench_op(many, p->type, 2048, 8192, 128, threads);
+}
+
+void bench_matmul(const char *only)
+{
+    size_t n;
+    const struct rn_cpu_product *types = rn_cpu_products(&n);
     for (uint32_t threads = 1; threads <= 2; threads++) {
         double gb, tops;
         rn_cpu_measure(threads, 400, &gb, &tops);
         printf("%u threads: read %.1f GB/s, int8 %.2f tera operations/s = %.0f GMAC/s\n", threads, gb, tops, tops * 500);
-        for (int i = 0; i < N_MM_TYPES; i++) {
-            const struct mm_type *t = &mm_types[i];
-            bench_op(t->one, t->type, 576, 262144, 1, threads);
-            bench_op(t->one, t->type, 1536, 98304, 1, threads);
-            for (int k = 0; k < 4; k++) {
-                bench_op(t->few, t->type, 576, 262144, few[k], threads);
+        for (size_t i = 0; i < n; i++) {
+            if (!types[i].is_float && (!only || strcmp(rn_dtype_find(types[i].type)->name, only) == 0)) {
+                bench_type(&types[i], threads);
             }
-            bench_op(t->many, t->type, 576, 1536, 128, threads);
-            bench_op(t->many, t->type, 1536, 576, 128, threads);
-            bench_op(t->many, t->type, 2048, 8192, 128, threads);
         }
     }
 }

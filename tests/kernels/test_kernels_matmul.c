@@ -1,5 +1,5 @@
 /* Every row of the matrix kernels against plain C, bit for bit, and plain C against float64 over the dequantised weights and
- * activations. Everything runs inside a pool run, as in the engine: flush-to-zero is set. `--bench` measures instead. */
+ * activations. Everything runs inside a pool run, as in the engine: flush-to-zero is set. `--bench [TYPE]` measures instead. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -17,12 +17,6 @@
 #include "runtime/cpu/repack.h"
 #include "runtime/tensor/quant.h"
 #include "tests/kernels/matmul_internal.h"
-
-const struct mm_type mm_types[N_MM_TYPES] = {
-    {RN_DTYPE_Q4_0, RN_CPU_MM1_Q4_0, RN_CPU_MMF_Q4_0, RN_CPU_MMN_Q4_0},
-    {RN_DTYPE_Q4_1, RN_CPU_MM1_Q4_1, RN_CPU_MMF_Q4_1, RN_CPU_MMN_Q4_1},
-    {RN_DTYPE_Q8_0, RN_CPU_MM1_Q8_0, RN_CPU_MMF_Q8_0, RN_CPU_MMN_Q8_0},
-};
 
 /* ---- Inputs ------------------------------------------------------------------------------------------------------------------- */
 
@@ -103,21 +97,38 @@ static uint16_t random_scale(void)
     }
 }
 
+/* Where a block's f16 fields are. */
+static uint32_t f16_fields(enum rn_dtype type, uint32_t at[2])
+{
+    at[0] = type == RN_DTYPE_Q6_K ? 208 : 0;
+    at[1] = 2;
+    bool has_min = type == RN_DTYPE_Q4_1 || type == RN_DTYPE_Q5_1 || type == RN_DTYPE_Q4_K || type == RN_DTYPE_Q5_K;
+    return type == RN_DTYPE_MXFP4 ? 0 : has_min ? 2 : 1;
+}
+
 /* Quantised weights as they lie in a file. */
 static struct rn_tensor random_weights(enum rn_dtype type, uint32_t cols, uint32_t rows)
 {
     const struct rn_dtype_info *info = rn_dtype_find(type);
-    size_t n_blocks = (size_t)rows * (cols / RN_GROUP);
+    size_t n_blocks = (size_t)rows * (cols / info->block_len);
     uint8_t *data = rn_mem_alloc(n_blocks, info->block_bytes);
     assert_non_null(data);
     for (size_t b = 0; b < n_blocks; b++) {
-        uint8_t *block = data + b * info->block_bytes, extreme = random_u32() % 8 == 0;
+        // All-ones codes are the greatest, 0x80 is the lowest int8, zeros are the lowest unsigned ones.
+        uint8_t *block = data + b * info->block_bytes, extreme = random_u32() % 16;
         for (uint32_t i = 0; i < info->block_bytes; i++) {
-            block[i] = extreme ? (type == RN_DTYPE_Q8_0 ? 0x80 : 0xff) : (uint8_t)random_u32();
+            block[i] = extreme == 0 ? (type == RN_DTYPE_Q8_0 ? 0x80 : 0xff) : extreme == 1 ? 0 : (uint8_t)random_u32();
         }
-        for (int i = 0; i < (type == RN_DTYPE_Q4_1 ? 2 : 1); i++) {
+        if (type == RN_DTYPE_Q6_K && extreme == 1) { // zero codes are -32: with the lowest scales the greatest sums
+            memset(block + 192, 0x80, 16);
+        }
+        uint32_t at[2], n = f16_fields(type, at);
+        for (uint32_t i = 0; i < n; i++) {
             uint16_t scale = random_scale();
-            memcpy(block + 2 * i, &scale, 2);
+            memcpy(block + at[i], &scale, 2);
+        }
+        if (type == RN_DTYPE_MXFP4) { // exponents of models, and the two whose scale is subnormal
+            block[0] = (uint8_t)(extreme < 3 ? random_u32() % 3 : 100 + random_u32() % 40);
         }
     }
     return (struct rn_tensor){.name = "w", .type = type, .cols = cols, .rows = rows, .data = data, .bytes = n_blocks * info->block_bytes};
@@ -130,7 +141,7 @@ struct rn_acts acts_alloc(uint32_t n_tok, uint32_t mb, uint32_t n_groups)
     a.q = rn_mem_alloc64(n, RN_GROUP);
     a.d = rn_mem_alloc64(n, sizeof(float));
     a.sd = rn_mem_alloc64(n, sizeof(float));
-    a.sum = rn_mem_alloc64(n, sizeof(int32_t));
+    a.sum = rn_mem_alloc64(n, sizeof(*a.sum));
     if (!a.q || !a.d || !a.sd || !a.sum) {
         fprintf(stderr, "out of memory\n");
         exit(1);
@@ -195,7 +206,7 @@ static struct mm_case mm_case_create(enum rn_dtype type, uint32_t cols, uint32_t
     t.want = rn_mem_alloc(t.y_bytes, 1);
     assert_true(t.w && t.x && t.deq && t.y && t.want);
     rn_repack(&t.src, t.w, 0, t.n_blocks);
-    rn_dtype_find(type)->dequant(t.src.data, t.deq, (size_t)rows * t.n_groups);
+    rn_dtype_find(type)->dequant(t.src.data, t.deq, (size_t)rows * (cols / rn_dtype_find(type)->block_len));
     fill_activations(t.x, (size_t)MAX_TOK * cols);
     return t;
 }
@@ -220,14 +231,16 @@ static void mm_call(const struct rn_cpu_row *row, const struct mm_case *t, const
     ((rn_mm_fn)row->fn)(&args, b0, b1);
 }
 
-/* Magnitude of a group's minimum, which may cancel against its codes; 0 for types without one. */
+/* Magnitude of a group's minimum, which may cancel against its codes; 0 for types without one. K types: of the greatest it can be. */
 static double group_min(const struct mm_case *t, size_t group)
 {
+    const struct rn_dtype_info *info = rn_dtype_find(t->src.type);
+    uint32_t at[2];
     uint16_t min = 0;
-    if (t->src.type == RN_DTYPE_Q4_1) {
-        memcpy(&min, (const uint8_t *)t->src.data + group * 20 + 2, sizeof(min));
+    if (f16_fields(t->src.type, at) == 2) {
+        memcpy(&min, (const uint8_t *)t->src.data + group * RN_GROUP / info->block_len * info->block_bytes + at[1], sizeof(min));
     }
-    return fabs((double)rn_f16_to_f32(min));
+    return fabs((double)rn_f16_to_f32(min)) * (info->block_len > RN_GROUP ? 63 : 1);
 }
 
 /* Plain C against float64. The products are exact in double; float rounds once per product of scales and twice per group,
@@ -307,30 +320,43 @@ static void mm_tokens(enum rn_cpu_op op, struct mm_case *t, uint32_t first, uint
     acts_free(&a);
 }
 
-static void mm_type_shape(const struct mm_type *type, uint32_t cols, uint32_t rows)
+/* The operations of a quantised type. */
+enum { ONE, FEW, MANY };
+
+static enum rn_cpu_op op_of(const struct rn_cpu_product *p, int shape)
+{
+    return (enum rn_cpu_op)(p->op + shape);
+}
+
+static void mm_type_shape(const struct rn_cpu_product *type, uint32_t cols, uint32_t rows)
 {
     struct mm_case t = mm_case_create(type->type, cols, rows);
     for (uint32_t m = 0; m < MAX_TOK; m += 5) {
-        mm_tokens(type->one, &t, m, 1, 1);
+        mm_tokens(op_of(type, ONE), &t, m, 1, 1);
     }
     for (uint32_t n_tok = 2; n_tok <= 16; n_tok++) {
-        mm_tokens(type->few, &t, 0, n_tok, n_tok);
+        mm_tokens(op_of(type, FEW), &t, 0, n_tok, n_tok);
     }
     for (uint32_t n_tok = 1; n_tok <= MAX_TOK; n_tok += cols > 64 ? 13 : 1) {
-        mm_tokens(type->many, &t, 0, n_tok, 16);
+        mm_tokens(op_of(type, MANY), &t, 0, n_tok, 16);
     }
-    mm_tokens(type->many, &t, 0, 7, 7);
+    mm_tokens(op_of(type, MANY), &t, 0, 7, 7);
     mm_case_free(&t);
 }
 
 static void quantised_rows_equal_plain_c_bit_for_bit(void **state)
 {
     (void)state;
-    const uint32_t rows[] = {15, 16, 17, 80}, cols[] = {32, 64, 576, 1536};
-    for (int type = 0; type < N_MM_TYPES; type++) {
+    const uint32_t rows[] = {15, 16, 17, 80}, cols[] = {32, 64, 256, 576, 768, 1536};
+    size_t n_types;
+    const struct rn_cpu_product *types = rn_cpu_products(&n_types);
+    for (size_t type = 0; type < n_types; type++) {
         for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
             for (size_t c = 0; c < sizeof(cols) / sizeof(cols[0]); c++) {
-                mm_type_shape(&mm_types[type], cols[c], cols[c] > 576 && rows[r] > 17 ? 47 : rows[r]);
+                bool fits = cols[c] % rn_dtype_find(types[type].type)->block_len == 0, is_long = cols[c] > 576;
+                if (!types[type].is_float && fits && (!is_long || rows[r] > 16)) {
+                    mm_type_shape(&types[type], cols[c], is_long && rows[r] > 17 ? 47 : rows[r]);
+                }
             }
         }
     }
@@ -342,23 +368,26 @@ static void one_few_and_many_agree(void **state)
     (void)state;
     struct rn_cpu_kernels k;
     assert_int_equal(rn_cpu_kernels_choose(&k, NULL, NULL), 0);
-    for (int i = 0; i < N_MM_TYPES; i++) {
-        struct mm_case t = mm_case_create(mm_types[i].type, 576, 48);
+    size_t n_types;
+    const struct rn_cpu_product *types = rn_cpu_products(&n_types);
+    for (size_t i = 0; i < n_types && !types[i].is_float; i++) {
+        const uint32_t cols = 768;
+        struct mm_case t = mm_case_create(types[i].type, cols, 48);
         struct rn_acts many = acts_alloc(33, 16, t.n_groups);
         quantise(&many, t.x);
-        mm_call(k.row[mm_types[i].many], &t, &many, t.want, 0, t.n_blocks);
+        mm_call(k.row[op_of(&types[i], MANY)], &t, &many, t.want, 0, t.n_blocks);
         for (uint32_t m = 0; m < many.n_tok; m++) {
             uint32_t n_few = 2 + m % 15;
             struct rn_acts one = acts_alloc(1, 1, t.n_groups), few = acts_alloc(n_few, n_few, t.n_groups);
-            float *x = rn_mem_alloc((size_t)n_few * 576, sizeof(float));
+            float *x = rn_mem_alloc((size_t)n_few * cols, sizeof(float));
             assert_non_null(x);
-            fill_activations(x, (size_t)n_few * 576);
-            memcpy(x + (size_t)(n_few - 1) * 576, t.x + (size_t)m * 576, 576 * sizeof(float));
-            quantise(&one, t.x + (size_t)m * 576);
+            fill_activations(x, (size_t)n_few * cols);
+            memcpy(x + (size_t)(n_few - 1) * cols, t.x + (size_t)m * cols, cols * sizeof(float));
+            quantise(&one, t.x + (size_t)m * cols);
             quantise(&few, x);
-            mm_call(k.row[mm_types[i].one], &t, &one, t.y, 0, t.n_blocks);
+            mm_call(k.row[op_of(&types[i], ONE)], &t, &one, t.y, 0, t.n_blocks);
             assert_memory_equal(t.y, t.want + m * t.ldy, 48 * sizeof(float));
-            mm_call(k.row[mm_types[i].few], &t, &few, t.y, 0, t.n_blocks);
+            mm_call(k.row[op_of(&types[i], FEW)], &t, &few, t.y, 0, t.n_blocks);
             assert_memory_equal(t.y + (n_few - 1) * t.ldy, t.want + m * t.ldy, 48 * sizeof(float));
             rn_mem_free(x);
             acts_free(&one);
@@ -373,15 +402,20 @@ static void one_few_and_many_agree(void **state)
 
 static void *random_float_weights(enum rn_dtype type, uint32_t cols, size_t ldw, uint32_t rows, float *values)
 {
-    size_t size = type == RN_DTYPE_F16 ? 2 : 4;
+    size_t size = rn_dtype_find(type)->block_bytes;
     uint8_t *w = rn_mem_alloc64(rows * ldw, size);
     assert_non_null(w);
     for (size_t i = 0; i < (size_t)rows * cols; i++) {
         uint32_t kind = random_u32() % 16;
         float v = kind == 0 ? -0.0f : kind == 1 ? 1e-6f * random_normal() : kind == 2 ? 300 * random_normal() : 0.05f * random_normal();
         uint16_t half = rn_f32_to_f16(v);
-        values[i] = type == RN_DTYPE_F16 ? rn_f16_to_f32(half) : v;
-        const void *bits = type == RN_DTYPE_F16 ? (const void *)&half : (const void *)&values[i];
+        if (type == RN_DTYPE_BF16) { // the upper half of the bits
+            uint32_t whole;
+            memcpy(&whole, &v, sizeof(whole));
+            half = (uint16_t)(whole >> 16);
+        }
+        rn_dtype_find(type)->dequant(size == 2 ? (const void *)&half : (const void *)&v, &values[i], 1);
+        const void *bits = size == 2 ? (const void *)&half : (const void *)&values[i];
         memcpy(w + (i / cols * ldw + i % cols) * size, bits, size);
     }
     return w;
@@ -448,6 +482,7 @@ static void float_rows_equal_plain_c_bit_for_bit(void **state)
         for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
             for (size_t m = 0; m < sizeof(toks) / sizeof(toks[0]); m++) {
                 mmf_shape(RN_CPU_MM_F16, RN_DTYPE_F16, cols[c], rows[r], toks[m]);
+                mmf_shape(RN_CPU_MM_BF16, RN_DTYPE_BF16, cols[c], rows[r], toks[m]);
                 mmf_shape(RN_CPU_MM_F32, RN_DTYPE_F32, cols[c], rows[r], toks[m]);
             }
         }
@@ -459,16 +494,17 @@ static void float_rows_equal_plain_c_bit_for_bit(void **state)
 static void check_quantised_group(const float *x, const struct rn_acts *a, size_t at)
 {
     float amax = 0;
-    int32_t sum = 0;
+    int32_t sum[2] = {0};
     for (int i = 0; i < RN_GROUP; i++) {
         amax = fmaxf(amax, fabsf(x[i]));
-        sum += a->q[at * RN_GROUP + i];
+        sum[i / 16] += a->q[at * RN_GROUP + i];
         double error = fabs((double)x[i] - (double)a->d[at] * a->q[at * RN_GROUP + i]);
         assert_true(error <= 0.50001 * (double)a->d[at] || a->d[at] == 0);
     }
     assert_true(a->d[at] == (amax < 0x1p-100f ? 0 : amax / 127));
-    assert_int_equal(a->sum[at], sum);
-    assert_true(a->sd[at] == (float)sum * a->d[at]);
+    assert_int_equal(a->sum[at].half[0], sum[0]);
+    assert_int_equal(a->sum[at].half[1], sum[1]);
+    assert_true(a->sd[at] == (float)(sum[0] + sum[1]) * a->d[at]);
 }
 
 static void quantised_activations_are_right_in_every_row(void **state)
@@ -497,7 +533,7 @@ static void quantised_activations_are_right_in_every_row(void **state)
         assert_memory_equal(got.q, want.q, 2 * 16 * n_groups * RN_GROUP);
         assert_memory_equal(got.d, want.d, 2 * 16 * n_groups * sizeof(float));
         assert_memory_equal(got.sd, want.sd, 2 * 16 * n_groups * sizeof(float));
-        assert_memory_equal(got.sum, want.sum, 2 * 16 * n_groups * sizeof(int32_t));
+        assert_memory_equal(got.sum, want.sum, 2 * 16 * n_groups * sizeof(*got.sum));
         acts_free(&got);
     }
     acts_free(&want);
@@ -519,6 +555,17 @@ static void table_is_complete_and_masks_hide_rows(void **state)
             assert_int_equal(strcmp(rows[i].name, "c") == 0, i + 1 == n);
         }
         assert_int_equal(rows[n - 1].features, 0);
+    }
+    size_t n_types;
+    const struct rn_cpu_product *types = rn_cpu_products(&n_types);
+    for (size_t i = 0; i < n_types; i++) {
+        assert_ptr_equal(rn_cpu_product_find(types[i].type), &types[i]);
+        assert_non_null(rn_dtype_find(types[i].type)->dequant);
+        assert_int_not_equal(rn_repack_bytes(types[i].type, 256, 16), 0);
+        assert_int_equal(types[i].is_float, rn_dtype_find(types[i].type)->block_len == 1);
+    }
+    for (uint32_t id = 0; rn_dtype_find(id); id++) { // every type that a file may have can be multiplied
+        assert_int_equal(rn_cpu_product_find((enum rn_dtype)id) != NULL, rn_dtype_find(id)->dequant != NULL);
     }
     assert_int_equal(rn_cpu_kernels_choose(&k, "avx512vnni,c", NULL), 0);
     for (uint32_t op = 0; op < RN_CPU_OP_COUNT; op++) {
@@ -549,7 +596,7 @@ static void run_group(void *arg, uint32_t thread)
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--bench") == 0) {
-        bench_matmul();
+        bench_matmul(argc > 2 ? argv[2] : NULL);
         return 0;
     }
     printf("seed %#llx\n", (unsigned long long)rng);

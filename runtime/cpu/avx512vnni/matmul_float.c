@@ -6,12 +6,16 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { F16, F32 };
+enum { F16, BF16, F32 };
 
 INLINE __m512 load_weights(const int type, const void *w, size_t at)
 {
     if (type == F16) {
         return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)((const uint16_t *)w + at)));
+    }
+    if (type == BF16) {
+        const __m256i v = _mm256_loadu_si256((const __m256i *)((const uint16_t *)w + at));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
     }
     return _mm512_loadu_ps((const float *)w + at);
 }
@@ -107,6 +111,11 @@ INLINE void matmul(const int type, const struct rn_mmf_args *args, uint32_t row0
 void rn_mm_f16_avx512vnni(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1)
 {
     matmul(F16, args, row0, row1);
+}
+
+void rn_mm_bf16_avx512vnni(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1)
+{
+    matmul(BF16, args, row0, row1);
 }
 
 void rn_mm_f32_avx512vnni(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1)

@@ -1,9 +1,10 @@
 /* Matrix products of one weight format for AVX-512 VNNI; included once per format, with
- *   FMT         suffix of the function names: q4_0
- *   GROUP_BYTES bytes of one group (repack.h)
- *   OFFSET      what the stored codes have too much: the integer sums start at -OFFSET * sum(q_x), which costs nothing
- *   HAS_MIN     1 if a minimum per row follows the scales
- *   IS_BYTE     1 for 8-bit codes
+ *   FMT      suffix of the function names: q4_0
+ *   BITS     of a code: 4, 5, 6 or 8 (planes: repack.h)
+ *   SCALES   what a group's scales are: SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K (K types with a minimum) or
+ *            SCALES_K6 (Q6_K: one per half of the group, which multiplies inside the integer sum)
+ *   VALUES   if codes stand for values of a table: the values plus OFFSET, 16 bytes
+ *   OFFSET   what the unsigned operand has too much: the integer sums start at -OFFSET * sum(q_x), which costs nothing
  *
  * One tile is 16 rows x 1..16 tokens: 8 registers hold the group's 32 columns of 16 rows, 16 hold the tokens' float sums, and each
  * vpdpbusd takes its 4 activations by a broadcast embedded in the instruction. Compilers emit a broadcast load of its own for that,
@@ -17,9 +18,21 @@
 #define NAME(op) NAME_(op, FMT)
 
 #define INLINE static inline __attribute__((always_inline))
-#define SCALES (IS_BYTE ? 512 : 256)
-// Bytes that weights are fetched ahead of their use: 1.7 to 2.6 KB were equally good, less was slower.
-#define AHEAD 2304
+
+enum { SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K, SCALES_K6 };
+
+#define HAS_MIN (SCALES == SCALES_F16_MIN || SCALES == SCALES_K)
+#define HALVES (SCALES == SCALES_K6)
+#define CODE_BYTES (BITS * 64)
+#define SCALE_BYTES (SCALES == SCALES_F16_MIN ? 64 : SCALES == SCALES_E8M0 ? 16 : 32)
+#define GROUP_BYTES (CODE_BYTES + SCALE_BYTES)
+#define SUPER_BYTES (SCALES == SCALES_K ? 64 : SCALES == SCALES_K6 ? 32 : 0) // in front of every 8 groups
+#define BLOCK_BYTES(n_groups) ((size_t)(n_groups) * GROUP_BYTES + (size_t)(n_groups) / 8 * SUPER_BYTES)
+
+// Bytes that weights are fetched ahead of their use: 1.7 to 2.6 KB were equally good, less was slower. 8 groups of a K type are 2.3 to
+// 3.3 KB, and the place of the common scales is then the same.
+#define AHEAD (SUPER_BYTES ? 8 * GROUP_BYTES + SUPER_BYTES : 2304)
+#define AHEAD_GROUPS (SUPER_BYTES ? 8 : AHEAD / GROUP_BYTES)
 
 typedef int32_t i32_alias __attribute__((may_alias)); // four int8 activations read as one word
 
@@ -30,27 +43,91 @@ struct codes {
     __m512i c[8]; // columns 4i .. 4i + 3 of 16 rows
 };
 
+#if BITS == 8
 INLINE struct codes load_codes(const uint8_t *w)
 {
     struct codes ret;
-#if IS_BYTE
     for (int t = 0; t < 8; t++) {
         ret.c[t] = _mm512_loadu_si512(w + 64 * t);
     }
+    return ret;
+}
 #else
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int t = 0; t < 4; t++) {
-        __m512i v = _mm512_loadu_si512(w + 64 * t);
-        ret.c[2 * t] = _mm512_and_si512(v, low);
-        ret.c[2 * t + 1] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+/* v shifted by n to the left, by -n to the right; what crosses from byte to byte is masked away later. */
+INLINE __m512i shift(__m512i v, const int n)
+{
+    return n > 0 ? _mm512_slli_epi16(v, (unsigned)n) : n < 0 ? _mm512_srli_epi16(v, (unsigned)-n) : v;
+}
+
+INLINE struct codes load_codes(const uint8_t *w)
+{
+    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(BITS == 5 ? 0x10 : 0x30);
+    struct codes ret;
+    for (int k = 0; k < 8; k++) {
+        __m512i v = shift(_mm512_loadu_si512(w + 64 * (k / 2)), -4 * (k % 2));
+        if (BITS == 4) {
+            ret.c[k] = _mm512_and_si512(v, low);
+            continue;
+        }
+        // Bit k of a byte, or bits 2 (k % 4) and the next, to where the low four bits end.
+        __m512i h = _mm512_loadu_si512(w + 256 + (BITS == 6 ? 64 * (k / 4) : 0));
+        h = _mm512_and_si512(shift(h, BITS == 5 ? 4 - k : 4 - 2 * (k % 4)), high);
+        ret.c[k] = _mm512_ternarylogic_epi32(v, low, h, 0xea); // (v & low) | h
+    }
+#ifdef VALUES
+    static const uint8_t values[16] = VALUES;
+    const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)values));
+    for (int k = 0; k < 8; k++) {
+        ret.c[k] = _mm512_shuffle_epi8(table, ret.c[k]);
     }
 #endif
     return ret;
 }
+#endif
 
 INLINE __m512 load_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE __m512i load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+INLINE __m512 load_s8(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+/* Scales of 16 rows; what a format does not have is not read. */
+struct scales {
+    __m512 d, min; // of the whole group; the minimum of SCALES_K is subtracted
+    __m512 sub[2]; // HALVES
+};
+
+/* s: behind the group's codes; super: the common scales of its 8 groups. */
+INLINE struct scales load_scales(const uint8_t *s, const uint8_t *super)
+{
+    struct scales ret;
+    ret.d = ret.min = ret.sub[0] = ret.sub[1] = _mm512_setzero_ps();
+    if (SCALES == SCALES_F16 || SCALES == SCALES_F16_MIN) {
+        ret.d = load_f16(s);
+        ret.min = HAS_MIN ? load_f16(s + 32) : ret.min;
+    } else if (SCALES == SCALES_E8M0) { // 2^(e - 128): the exponent's bits, or a subnormal for e < 2
+        const __m512i e = load_u8(s);
+        const __m512i bits = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+        const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
+        ret.d = _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2)), small));
+    } else if (SCALES == SCALES_K) {
+        ret.d = _mm512_mul_ps(load_f16(super), _mm512_cvtepi32_ps(load_u8(s)));
+        ret.min = _mm512_mul_ps(load_f16(super + 32), _mm512_cvtepi32_ps(load_u8(s + 16)));
+    } else {
+        ret.d = load_f16(super);
+        ret.sub[0] = load_s8(s);
+        ret.sub[1] = load_s8(s + 16);
+    }
+    return ret;
 }
 
 INLINE void fetch(const uint8_t *w)
@@ -60,29 +137,37 @@ INLINE void fetch(const uint8_t *w)
     }
 }
 
-/* Where the integer sums of 16 tokens start. */
-INLINE __m512i starts(__m512i sums)
+/* Where the integer sums of 16 tokens start: over the whole group, or over one half of it. */
+INLINE __m512i starts(__m512i sums, const int first, const int second)
 {
-    return _mm512_mullo_epi32(sums, _mm512_set1_epi32(-OFFSET));
+    const int lo = first ? -OFFSET : 0, hi = second ? -OFFSET : 0;
+    return _mm512_madd_epi16(sums, _mm512_set1_epi32((int32_t)((uint32_t)(hi & 0xffff) << 16 | (uint32_t)(lo & 0xffff))));
 }
 
 /* Adds one group of one token. Two chains of four dots: a chain of eight is so long that a core's schedulers fill up with waiting
  * instructions (6 to 8 % slower on Zen 5). */
-INLINE __m512 group_token(struct codes c, __m512 d, __m512 min, const int8_t *q, int32_t start, float dx, float sd, __m512 acc)
+INLINE __m512 group_token(struct codes c, struct scales s, const int8_t *q, int32_t start0, int32_t start1, float dx, float sd, __m512 acc)
 {
-    __m512i isum = _mm512_set1_epi32(start), odd = _mm512_setzero_si512();
-    DOT(isum, c.c[0], q);
-    DOT(odd, c.c[1], q + 4);
-    DOT(isum, c.c[2], q + 8);
-    DOT(odd, c.c[3], q + 12);
-    DOT(isum, c.c[4], q + 16);
-    DOT(odd, c.c[5], q + 20);
-    DOT(isum, c.c[6], q + 24);
-    DOT(odd, c.c[7], q + 28);
-    isum = _mm512_add_epi32(isum, odd);
-    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(d, _mm512_set1_ps(dx)), acc);
+    __m512i first = _mm512_set1_epi32(start0), second = HALVES ? _mm512_set1_epi32(start1) : _mm512_setzero_si512();
+    DOT(first, c.c[0], q);
+    DOT(second, c.c[4], q + 16);
+    DOT(first, c.c[1], q + 4);
+    DOT(second, c.c[5], q + 20);
+    DOT(first, c.c[2], q + 8);
+    DOT(second, c.c[6], q + 24);
+    DOT(first, c.c[3], q + 12);
+    DOT(second, c.c[7], q + 28);
+    __m512 isum;
+    if (HALVES) { // exact: below 2^24. The added zero makes a product of -0 the +0 that an integer would give
+        isum = _mm512_fmadd_ps(s.sub[1], _mm512_cvtepi32_ps(second), _mm512_setzero_ps());
+        isum = _mm512_fmadd_ps(s.sub[0], _mm512_cvtepi32_ps(first), isum);
+    } else {
+        isum = _mm512_cvtepi32_ps(_mm512_add_epi32(first, second));
+    }
+    acc = _mm512_fmadd_ps(isum, _mm512_mul_ps(s.d, _mm512_set1_ps(dx)), acc);
     if (HAS_MIN) {
-        acc = _mm512_fmadd_ps(min, _mm512_set1_ps(sd), acc);
+        const __m512 v = _mm512_set1_ps(sd);
+        acc = SCALES == SCALES_K ? _mm512_fnmadd_ps(s.min, v, acc) : _mm512_fmadd_ps(s.min, v, acc);
     }
     return acc;
 }
@@ -92,27 +177,35 @@ INLINE void tile(const int n, const struct rn_mm_args *args, uint32_t block, uin
 {
     const struct rn_acts *a = args->a;
     const size_t mb = a->mb;
-    const uint8_t *w = args->w + (size_t)block * args->n_groups * GROUP_BYTES;
+    const uint8_t *w = args->w + block * BLOCK_BYTES(args->n_groups), *super = w;
     size_t at = (size_t)tb * a->n_groups * mb;
     const int8_t *q = a->q + at * 32;
     const float *dx = a->d + at, *sd = a->sd + at;
-    const int32_t *sum = a->sum + at;
+    const struct rn_act_sum *sum = a->sum + at;
     const __mmask16 real = (__mmask16)((1u << n) - 1);
     __m512 acc0, acc1, acc2, acc3, acc4, acc5, acc6, acc7, acc8, acc9, acc10, acc11, acc12, acc13, acc14, acc15;
     acc0 = acc1 = acc2 = acc3 = acc4 = acc5 = acc6 = acc7 = _mm512_setzero_ps();
     acc8 = acc9 = acc10 = acc11 = acc12 = acc13 = acc14 = acc15 = _mm512_setzero_ps();
     for (uint32_t g = 0; g < args->n_groups; g++, w += GROUP_BYTES, q += mb * 32, dx += mb, sd += mb, sum += mb) {
+        if (SUPER_BYTES && g % 8 == 0) {
+            super = w;
+            w += SUPER_BYTES;
+            _mm_prefetch((const char *)super + AHEAD, _MM_HINT_T0);
+        }
         fetch(w + AHEAD);
-        _Alignas(64) int32_t start[16] = {0};
+        _Alignas(64) int32_t start0[16] = {0}, start1[16] = {0};
         if (OFFSET) {
-            _mm512_store_si512(start, starts(_mm512_maskz_loadu_epi32(real, sum)));
+            const __m512i sums = _mm512_maskz_loadu_epi32(real, sum);
+            _mm512_store_si512(start0, starts(sums, 1, !HALVES));
+            if (HALVES) {
+                _mm512_store_si512(start1, starts(sums, 0, 1));
+            }
         }
         const struct codes c = load_codes(w);
-        const __m512 d = load_f16(w + SCALES);
-        const __m512 min = HAS_MIN ? load_f16(w + SCALES + 32) : _mm512_setzero_ps();
+        const struct scales s = load_scales(w + CODE_BYTES, super);
 #define TOKEN(m)                                                                                                                           \
     if (m < n) {                                                                                                                           \
-        acc##m = group_token(c, d, min, q + (m)*32, OFFSET ? start[m] : 0, dx[m], sd[m], acc##m);                                          \
+        acc##m = group_token(c, s, q + (m)*32, OFFSET ? start0[m] : 0, HALVES ? start1[m] : 0, dx[m], sd[m], acc##m);                      \
     }
         // clang-format off
         TOKEN(0) TOKEN(1) TOKEN(2) TOKEN(3) TOKEN(4) TOKEN(5) TOKEN(6) TOKEN(7)
@@ -157,18 +250,27 @@ INLINE void rows_one_token(const int n, const struct rn_mm_args *args, uint32_t 
 {
     const struct rn_acts *a = args->a;
     const uint32_t n_groups = args->n_groups;
-    const uint8_t *w0 = args->w + (size_t)block * n_groups * GROUP_BYTES, *w1 = w0 + (size_t)step * n_groups * GROUP_BYTES;
+    const uint8_t *w0 = args->w + block * BLOCK_BYTES(n_groups), *w1 = w0 + step * BLOCK_BYTES(n_groups);
+    const uint8_t *super0 = w0, *super1 = w1;
     __m512 acc0 = _mm512_setzero_ps(), acc1 = acc0;
     for (uint32_t g = 0; g < n_groups; g++, w0 += GROUP_BYTES, w1 += GROUP_BYTES) {
         const int8_t *q = a->q + (size_t)g * 32;
-        const int32_t start = -OFFSET * a->sum[g];
-        fetch(w0 + AHEAD + (g + AHEAD / GROUP_BYTES >= n_groups ? jump : 0));
-        __m512 min = HAS_MIN ? load_f16(w0 + SCALES + 32) : _mm512_setzero_ps();
-        acc0 = group_token(load_codes(w0), load_f16(w0 + SCALES), min, q, start, a->d[g], a->sd[g], acc0);
+        const struct rn_act_sum sum = a->sum[g];
+        const int32_t start0 = -OFFSET * (sum.half[0] + (HALVES ? 0 : sum.half[1])), start1 = -OFFSET * sum.half[1];
+        const size_t ahead = AHEAD + (g + AHEAD_GROUPS >= n_groups ? jump : 0);
+        if (SUPER_BYTES && g % 8 == 0) {
+            super0 = w0;
+            super1 = w1;
+            w0 += SUPER_BYTES;
+            w1 += SUPER_BYTES;
+            _mm_prefetch((const char *)super0 + ahead, _MM_HINT_T0);
+            _mm_prefetch((const char *)super1 + AHEAD, _MM_HINT_T0);
+        }
+        fetch(w0 + ahead);
+        acc0 = group_token(load_codes(w0), load_scales(w0 + CODE_BYTES, super0), q, start0, start1, a->d[g], a->sd[g], acc0);
         if (n == 2) {
             fetch(w1 + AHEAD);
-            min = HAS_MIN ? load_f16(w1 + SCALES + 32) : _mm512_setzero_ps();
-            acc1 = group_token(load_codes(w1), load_f16(w1 + SCALES), min, q, start, a->d[g], a->sd[g], acc1);
+            acc1 = group_token(load_codes(w1), load_scales(w1 + CODE_BYTES, super1), q, start0, start1, a->d[g], a->sd[g], acc1);
         }
     }
     _mm512_storeu_ps(args->y + (size_t)block * 16, acc0);
@@ -182,7 +284,7 @@ void NAME(mm1)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
     // Each stream runs through one half of the range, so that what is fetched ahead of it is what it reads next. At the end the second
     // stream fetches the start of the range behind this one, and the first stream the middle of that, if it is as long as this.
     const uint32_t half = (block1 - block0) / 2;
-    const size_t jump = 2 * (size_t)half * args->n_groups * GROUP_BYTES;
+    const size_t jump = 2 * half * BLOCK_BYTES(args->n_groups);
     for (uint32_t b = block0; b < block0 + half; b++) {
         rows_one_token(2, args, b, half, b + 1 == block0 + half ? jump : 0);
     }

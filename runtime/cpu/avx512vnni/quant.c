@@ -17,16 +17,16 @@ void rn_quant_act_avx512vnni(const float *x, const struct rn_acts *a, uint32_t m
         if (!(amax >= AMAX_MIN)) {
             _mm256_storeu_si256((__m256i *)q, _mm256_setzero_si256());
             a->d[at] = a->sd[at] = 0;
-            a->sum[at] = 0;
+            a->sum[at] = (struct rn_act_sum){{0, 0}};
             continue;
         }
         const __m512 scale = _mm512_set1_ps(127.0f / amax);
         const __m512i qlo = _mm512_cvtps_epi32(_mm512_mul_ps(lo, scale)), qhi = _mm512_cvtps_epi32(_mm512_mul_ps(hi, scale));
-        const int32_t sum = _mm512_reduce_add_epi32(_mm512_add_epi32(qlo, qhi));
+        const int32_t first = _mm512_reduce_add_epi32(qlo), second = _mm512_reduce_add_epi32(qhi);
         _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8(qlo));
         _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtepi32_epi8(qhi));
         a->d[at] = amax / 127.0f;
-        a->sum[at] = sum;
-        a->sd[at] = (float)sum * a->d[at];
+        a->sum[at] = (struct rn_act_sum){{(int16_t)first, (int16_t)second}};
+        a->sd[at] = (float)(first + second) * a->d[at];
     }
 }
