@@ -277,11 +277,15 @@ static int push_entry(struct rn_engine *e, const struct rn_step_entry *entry, st
 {
     uint32_t next_turn = 0, view = 0;
     for (uint32_t i = 0; i < entry->n_ids; i++) {
-        if (e->n_rows == MAX_ROWS) {
+        bool at_gap = rn_seq_at_gap(entry->seq);
+        if (e->n_rows == MAX_ROWS || at_gap) { // the rows before the gap need the pages that leave now
             int r = run_pass(e, err);
             if (r < 0) {
                 return r;
             }
+        }
+        if (at_gap) {
+            rn_seq_jump(entry->seq);
         }
         if (i == 0 || e->n_rows == 0) {
             view = add_view(e, entry->seq);

@@ -89,8 +89,8 @@ int rn_seq_fork(struct rn_seq **ret, const struct rn_seq *s, uint64_t at, struct
 
 /* Pages a sequence owns alone, and bytes. */
 size_t rn_seq_bytes(const struct rn_seq *s);
-/* Reserves pages so that no step of this sequence can fail for memory while its head is below head + n_tokens of its window
- * (pinned + N + 256 + one prefill chunk is the admission rule). -EAGAIN: the pool cannot promise that now. */
+/* Promises this sequence what it needs at once: pinned + N + 256 tokens + one prefill chunk. All promises together fit the pool, so a
+ * running sequence gets its pages once idle ones have given up theirs and running ones what they keep beyond that. -EAGAIN: not now. */
 int rn_seq_reserve(struct rn_seq *s, struct rn_err *err);
 void rn_seq_unreserve(struct rn_seq *s);
 /* Frees what a running sequence keeps beyond c - 16 (under memory pressure). */
@@ -110,8 +110,9 @@ struct rn_step_entry {
     float *logits;               /* [n_logits, n_vocab]; caller's memory */
 };
 
-/* Appends and runs all entries. On failure no sequence has moved. -ENOMEM: no page (not for reserved sequences); -EINVAL: an id out of
- * range; -EIO: device lost. */
+/* Appends and runs all entries; a sequence appears once. On failure no sequence has moved. -ENOMEM: no page: the caller frees idle
+ * sequences, then trims running ones (rn_seq_trim), and tries again; with reservations kept, that ends well. -EINVAL: an id out of range;
+ * -E2BIG: more than 256 entries; -EIO: device lost. */
 int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t n_entries, struct rn_err *err);
 
 /* Measures this machine for `runnel bench`: read bandwidth (GB/s) and int8 peak (tera operations per second). */

@@ -60,6 +60,11 @@ uint64_t rn_seq_next_base(const struct rn_seq *s)
     return rule_base(s, s->head, last_base(s));
 }
 
+uint64_t rn_seq_base_of_next(const struct rn_seq *s, uint64_t at)
+{
+    return rule_base(s, at, at > s->origin ? history_base(s, at - 1) : s->origin);
+}
+
 /* Records that base(t) = base, base(t - 1) = before. */
 static int record_base(struct rn_seq *s, uint64_t t, uint64_t before, uint64_t base, struct rn_err *err)
 {
@@ -127,126 +132,6 @@ void rn_seq_unpush(struct rn_seq *s, uint64_t end)
     }
 }
 
-/* ---- pages --------------------------------------------------------------------------------------------------------------------------- */
-
-static void list_drop(struct rn_seq *s, struct rn_page_list *list, size_t from, size_t to)
-{
-    if (from == to) {
-        return;
-    }
-    for (size_t i = from; i < to; i++) {
-        rn_kv_page_drop(rn_engine_pool(s->engine), list->pages[i]);
-    }
-    memmove(list->pages + from, list->pages + to, (list->n - to) * sizeof *list->pages);
-    memmove(list->data + from, list->data + to, (list->n - to) * sizeof *list->data);
-    list->n -= to - from;
-}
-
-static int list_reserve(struct rn_page_list *list, size_t n, struct rn_err *err)
-{
-    if (n <= list->cap) {
-        return 0;
-    }
-    size_t cap = list->cap ? 2 * list->cap : 16;
-    cap = cap < n ? n : cap;
-    struct rn_kv_page **pages = rn_mem_realloc(list->pages, cap, sizeof *pages);
-    if (pages) {
-        list->pages = pages;
-    }
-    void **data = rn_mem_realloc(list->data, cap, sizeof *data);
-    if (data) {
-        list->data = data;
-    }
-    if (!pages || !data) {
-        return rn_err_nomem(err, cap * sizeof *pages, "page table");
-    }
-    list->cap = cap;
-    return 0;
-}
-
-static int list_add(struct rn_page_list *list, struct rn_kv_page *page, struct rn_err *err)
-{
-    int r = list_reserve(list, list->n + 1, err);
-    if (r == 0) {
-        list->pages[list->n] = page;
-        list->data[list->n++] = page->data;
-    }
-    return r;
-}
-
-/* Takes pages until the list has n of them. */
-static int list_fill(struct rn_seq *s, uint32_t group, bool window, size_t n, struct rn_err *err)
-{
-    struct rn_page_list *list = window ? &s->groups[group].window : &s->groups[group].pinned;
-    struct rn_kv_pool *pool = rn_engine_pool(s->engine);
-    while (list->n < n) {
-        struct rn_kv_page *page = rn_kv_page_take(pool, group, window);
-        if (!page) {
-            return rn_err_set(err, -ENOMEM, "no free KV page: %llu of %llu bytes in use", (unsigned long long)pool->used,
-                              (unsigned long long)pool->limit);
-        }
-        int r = list_add(list, page, err);
-        if (r < 0) {
-            rn_kv_page_drop(pool, page);
-            return r;
-        }
-    }
-    return 0;
-}
-
-/* Index of the last of the next n tokens, and of the first that is not pinned (UINT64_MAX = none). */
-static void next_tokens(const struct rn_seq *s, uint32_t n, uint64_t *ret_last, uint64_t *ret_first_unpinned)
-{
-    uint64_t pinned = s->head < s->s ? s->s - s->head : 0;
-    uint64_t rest = n > pinned ? n - pinned : 0;
-    uint64_t from = pinned ? s->origin : s->head;
-    *ret_first_unpinned = rest ? from : UINT64_MAX;
-    *ret_last = rest ? from + rest - 1 : s->head + n - 1;
-}
-
-int rn_seq_make_room(struct rn_seq *s, uint32_t n_tokens, struct rn_err *err)
-{
-    uint64_t last, first;
-    next_tokens(s, n_tokens, &last, &first);
-    for (uint32_t g = 0; g < s->n_groups; g++) {
-        struct rn_seq_group *group = &s->groups[g];
-        uint64_t pinned_end = last + 1 < group->s ? last + 1 : group->s;
-        uint64_t begin = group->sliding ? s->head : first; // a sliding group takes every token into its one stream
-        int r = s->head < group->s ? list_fill(s, g, false, (size_t)((pinned_end + RN_PAGE_TOKENS - 1) / RN_PAGE_TOKENS), err) : 0;
-        if (r == 0 && begin != UINT64_MAX) {
-            if (group->window.n == 0) {
-                group->first_page = (begin - group->s) / RN_PAGE_TOKENS;
-            }
-            r = list_fill(s, g, true, (size_t)((last - group->s) / RN_PAGE_TOKENS + 1 - group->first_page), err);
-        }
-        if (r < 0) {
-            return r;
-        }
-    }
-    return 0;
-}
-
-void rn_seq_view(const struct rn_seq *s, struct rn_step_pages *ret_pages, struct rn_step_view *ret)
-{
-    for (uint32_t g = 0; g < s->n_groups; g++) {
-        const struct rn_seq_group *group = &s->groups[g];
-        ret_pages[g] = (struct rn_step_pages){
-            .n_pinned = group->s, .pinned = group->pinned.data, .window = group->window.data, .first_page = group->first_page};
-    }
-    *ret = (struct rn_step_view){.first = s->origin > s->s ? s->origin : 0, .groups = ret_pages};
-}
-
-/* First index that row u reads in a group's window stream. */
-static uint64_t group_low(const struct rn_seq *s, const struct rn_seq_group *group, uint64_t u)
-{
-    if (!group->sliding) {
-        return history_base(s, u);
-    }
-    uint64_t first = s->origin > s->s ? s->origin : 0;
-    uint64_t low = u + 1 > group->sliding ? u + 1 - group->sliding : 0;
-    return low > first ? low : first;
-}
-
 /* Frees window pages that no row >= u reads, and forgets history before u. */
 static void free_below(struct rn_seq *s, uint64_t u)
 {
@@ -254,17 +139,7 @@ static void free_below(struct rn_seq *s, uint64_t u)
         return;
     }
     s->low = u;
-    for (uint32_t g = 0; g < s->n_groups; g++) {
-        struct rn_seq_group *group = &s->groups[g];
-        uint64_t low = group_low(s, group, u);
-        uint64_t dead = low > group->s ? (low - group->s) / RN_PAGE_TOKENS : 0; // pages below are wholly below low
-        if (dead > group->first_page && group->window.n) {
-            uint64_t n = dead - group->first_page;
-            n = n < group->window.n ? n : group->window.n;
-            list_drop(s, &group->window, 0, (size_t)n);
-            group->first_page += n;
-        }
-    }
+    rn_seq_drop_pages(s, u);
     size_t keep = s->n_runs;
     while (keep > 1 && s->runs[keep - 1].t > u - 1) {
         keep--;
@@ -319,62 +194,6 @@ void rn_seq_trim(struct rn_seq *s)
 
 /* ---- rewind and fork ----------------------------------------------------------------------------------------------------------------- */
 
-/* True when all pages that a row at index >= at can read are there. */
-static bool pages_alive(const struct rn_seq *s, uint64_t at)
-{
-    if (at <= s->s) {
-        return true;
-    }
-    if (at < s->low) {
-        return false;
-    }
-    for (uint32_t g = 0; g < s->n_groups; g++) {
-        const struct rn_seq_group *group = &s->groups[g];
-        uint64_t before = at > s->origin ? history_base(s, at - 1) : s->origin;
-        uint64_t low = group->sliding ? group_low(s, group, at) : rule_base(s, at, before);
-        if (low < at && (group->window.n == 0 || (low - group->s) / RN_PAGE_TOKENS < group->first_page)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Replaces page i of a list by a copy of its first n_tokens tokens when someone else reads it too (I4). */
-static int own_page(struct rn_seq *s, uint32_t g, bool window, size_t i, uint32_t n_tokens, struct rn_err *err)
-{
-    struct rn_page_list *list = window ? &s->groups[g].window : &s->groups[g].pinned;
-    struct rn_kv_page *page = list->pages[i];
-    if (page->refs == 1) {
-        return 0;
-    }
-    struct rn_kv_page *copy = rn_kv_page_take(rn_engine_pool(s->engine), g, window);
-    if (!copy) {
-        return rn_err_set(err, -ENOMEM, "no free KV page for the copy of a shared one");
-    }
-    rn_engine_copy_page(s->engine, g, !window, copy->data, page->data, n_tokens);
-    rn_kv_page_drop(rn_engine_pool(s->engine), page);
-    list->pages[i] = copy;
-    list->data[i] = copy->data;
-    return 0;
-}
-
-/* Pages of a stream that hold tokens below `end`, and how many tokens the last of them then holds (0 = all 64). */
-static size_t pages_below(uint64_t end, uint64_t first_page, uint32_t *ret_partial)
-{
-    *ret_partial = (uint32_t)(end % RN_PAGE_TOKENS);
-    uint64_t n = (end + RN_PAGE_TOKENS - 1) / RN_PAGE_TOKENS;
-    return n > first_page ? (size_t)(n - first_page) : 0;
-}
-
-/* The end of one stream, counted from its start, when the sequence ends at `end`. */
-static uint64_t stream_end(const struct rn_seq *s, const struct rn_seq_group *group, bool window, uint64_t end)
-{
-    if (!window) {
-        return end < group->s ? end : group->s;
-    }
-    return end > group->s && (group->sliding || end >= s->origin) ? end - group->s : 0;
-}
-
 int rn_seq_rewind(struct rn_seq *s, uint64_t end, struct rn_err *err)
 {
     if (end > s->head || (end > s->s && end < s->origin)) {
@@ -383,50 +202,18 @@ int rn_seq_rewind(struct rn_seq *s, uint64_t end, struct rn_err *err)
     if (end == s->head) {
         return 0;
     }
-    if (!pages_alive(s, end)) {
+    if (!rn_seq_pages_alive(s, end)) {
         return rn_err_set(err, -ENODATA, "rewind to %llu needs pages that are gone", (unsigned long long)end);
     }
-    // First what can fail, then what cannot: without a page for a copy the sequence stays as it was, so copies are whole.
-    for (uint32_t i = 0; i < 2 * s->n_groups; i++) {
-        struct rn_seq_group *group = &s->groups[i / 2];
-        bool window = i % 2;
-        uint32_t partial;
-        size_t keep = pages_below(stream_end(s, group, window, end), window ? group->first_page : 0, &partial);
-        int r = keep && partial ? own_page(s, i / 2, window, keep - 1, RN_PAGE_TOKENS, err) : 0;
-        if (r < 0) {
-            return r;
-        }
-    }
-    for (uint32_t i = 0; i < 2 * s->n_groups; i++) {
-        struct rn_seq_group *group = &s->groups[i / 2];
-        bool window = i % 2;
-        struct rn_page_list *list = window ? &group->window : &group->pinned;
-        uint32_t partial;
-        size_t keep = pages_below(stream_end(s, group, window, end), window ? group->first_page : 0, &partial);
-        list_drop(s, list, keep < list->n ? keep : list->n, list->n);
+    int r = rn_seq_cut_pages(s, end, err);
+    if (r < 0) {
+        return r;
     }
     if (end < s->low) { // back in the pinned zone: the rule and the window start anew
         s->low = 0;
     }
     rn_seq_unpush(s, end);
     return 0;
-}
-
-/* Shares the pages of `from` below `end` with `to`; the partial last one is copied. */
-static int share_stream(struct rn_seq *to, const struct rn_seq *from, uint32_t g, bool window, uint64_t end, struct rn_err *err)
-{
-    const struct rn_page_list *list = window ? &from->groups[g].window : &from->groups[g].pinned;
-    uint32_t partial;
-    size_t n = pages_below(end, window ? from->groups[g].first_page : 0, &partial);
-    n = n < list->n ? n : list->n;
-    for (size_t i = 0; i < n; i++) {
-        int r = list_add(window ? &to->groups[g].window : &to->groups[g].pinned, list->pages[i], err);
-        if (r < 0) {
-            return r;
-        }
-        rn_kv_page_share(list->pages[i]);
-    }
-    return n && partial ? own_page(to, g, window, n - 1, partial, err) : 0;
 }
 
 static int copy_history(struct rn_seq *to, const struct rn_seq *from, uint64_t at, struct rn_err *err)
@@ -455,7 +242,7 @@ int rn_seq_fork(struct rn_seq **ret, const struct rn_seq *s, uint64_t at, struct
         return rn_err_set(err, -EINVAL, "fork at %llu, expected at most %llu", (unsigned long long)at, (unsigned long long)s->head);
     }
     bool lacks_tokens = at > s->s && at <= s->origin; // its origin would be S: tokens S..at-1 were never fed
-    if (lacks_tokens || !pages_alive(s, at)) {
+    if (lacks_tokens || !rn_seq_pages_alive(s, at)) {
         return rn_err_set(err, -ENODATA, "fork at %llu needs pages that are gone", (unsigned long long)at);
     }
     struct rn_seq_params params = {
@@ -465,14 +252,7 @@ int rn_seq_fork(struct rn_seq **ret, const struct rn_seq *s, uint64_t at, struct
     if (r < 0) {
         return r;
     }
-    for (uint32_t g = 0; g < s->n_groups && r == 0; g++) {
-        const struct rn_seq_group *group = &s->groups[g];
-        fork->groups[g].first_page = group->first_page;
-        r = share_stream(fork, s, g, false, at < group->s ? at : group->s, err);
-        if (r == 0 && at > group->s && at > s->origin) {
-            r = share_stream(fork, s, g, true, at - group->s, err);
-        }
-    }
+    r = rn_seq_share_pages(fork, s, at, err);
     r = r < 0 ? r : copy_history(fork, s, at, err);
     if (r < 0) {
         rn_seq_destroy(fork);
@@ -554,14 +334,7 @@ void rn_seq_destroy(struct rn_seq *s)
     if (!s) {
         return;
     }
-    for (uint32_t g = 0; g < s->n_groups; g++) {
-        struct rn_page_list *lists[] = {&s->groups[g].pinned, &s->groups[g].window};
-        for (int i = 0; i < 2; i++) {
-            list_drop(s, lists[i], 0, lists[i]->n);
-            rn_mem_free(lists[i]->pages);
-            rn_mem_free(lists[i]->data);
-        }
-    }
+    rn_seq_finish_pages(s);
     rn_seq_unreserve(s);
     rn_mem_free(s->groups);
     rn_mem_free(s->runs);

@@ -34,6 +34,8 @@ struct rn_seq_group {
     uint32_t sliding;                 /* trained window; 0 = none */
     struct rn_page_list pinned, window;
     uint64_t first_page;              /* number of window.pages[0] */
+    struct rn_page_list after;        /* sliding, origin > S: pages from the origin on, until the head gets there (rn_seq_jump) */
+    uint64_t after_page;
 };
 
 struct rn_seq {
@@ -63,14 +65,37 @@ struct rn_seq {
  * rn_seq_make_room, which is called first for a whole entry. 0 or -ENOMEM. */
 int rn_seq_push(struct rn_seq *s, bool turn_start, uint64_t *ret_base, struct rn_err *err);
 
-/* Pages for the next n_tokens tokens. 0 or -ENOMEM (what was taken stays in the table and is used or freed later). */
-int rn_seq_make_room(struct rn_seq *s, uint32_t n_tokens, struct rn_err *err);
-
 /* Takes back tokens from `end` on without touching page contents (a step failed); end >= the head before the step. */
 void rn_seq_unpush(struct rn_seq *s, uint64_t end);
 
+/* base that a token at index `at` would get if it came next, given the history before it. */
+uint64_t rn_seq_base_of_next(const struct rn_seq *s, uint64_t at);
+
+/* ---- seq_pages.c --------------------------------------------------------------------------------------------------------------------- */
+
+/* Pages for the next n_tokens tokens. 0 or -ENOMEM (what was taken stays in the lists and is used or freed later). */
+int rn_seq_make_room(struct rn_seq *s, uint32_t n_tokens, struct rn_err *err);
+
+/* True when head has reached an origin above S and a sliding group waits to go on behind the gap. Rows pushed before must run first;
+ * then rn_seq_jump. */
+bool rn_seq_at_gap(const struct rn_seq *s);
+void rn_seq_jump(struct rn_seq *s);
+
 /* ret_pages [n_groups] is what ret->groups points to. Valid until pages are taken or dropped. */
 void rn_seq_view(const struct rn_seq *s, struct rn_step_pages *ret_pages, struct rn_step_view *ret);
+
+/* Drops window pages that no row >= u reads. */
+void rn_seq_drop_pages(struct rn_seq *s, uint64_t u);
+/* True when all pages that a row at index >= at can read are there. */
+bool rn_seq_pages_alive(const struct rn_seq *s, uint64_t at);
+/* Keeps the pages of the tokens below `end`, copying shared partial ones (I4). On failure (-ENOMEM) nothing is dropped. */
+int rn_seq_cut_pages(struct rn_seq *s, uint64_t end, struct rn_err *err);
+/* Gives `to`, which has none, the pages of the tokens below `at`. */
+int rn_seq_share_pages(struct rn_seq *to, const struct rn_seq *from, uint64_t at, struct rn_err *err);
+void rn_seq_finish_pages(struct rn_seq *s);
+
+/* ---- engine.c ------------------------------------------------------------------------------------------------------------------------ */
+
 struct rn_kv_pool *rn_engine_pool(struct rn_engine *e);
 const struct rn_program *rn_engine_program(const struct rn_engine *e);
 void rn_engine_copy_page(struct rn_engine *e, uint32_t group, bool pinned, void *dst, const void *src, uint32_t n_tokens);

@@ -24,6 +24,7 @@ static uint64_t window_low(const struct rn_cpu *c, uint32_t group, const struct 
         return row->base;
     }
     uint64_t first = c->step->views[row->view].first;
+    first = row->t < first ? 0 : first; // a pinned token of a re-read sequence
     uint64_t low = row->t + 1 > sliding ? row->t + 1 - sliding : 0;
     return low > first ? low : first;
 }
