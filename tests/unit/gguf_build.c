@@ -208,44 +208,206 @@ static void put_f16(uint8_t *dst, float v)
     memcpy(dst, &h, sizeof h);
 }
 
-static uint8_t clamp_nibble(float v)
+static uint8_t clamp_code(float v, int top)
 {
     long q = lrintf(v);
-    return (uint8_t)(q < 0 ? 0 : q > 15 ? 15 : q);
+    return (uint8_t)(q < 0 ? 0 : q > top ? top : q);
+}
+
+static float greatest(const float *x, uint32_t n)
+{
+    float amax = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        amax = fmaxf(amax, fabsf(x[i]));
+    }
+    return amax;
+}
+
+static void range(const float *x, uint32_t n, float *ret_min, float *ret_max)
+{
+    *ret_min = *ret_max = x[0];
+    for (uint32_t i = 0; i < n; i++) {
+        *ret_min = fminf(*ret_min, x[i]);
+        *ret_max = fmaxf(*ret_max, x[i]);
+    }
+}
+
+static void quantise_f32(const float *x, uint8_t *dst)
+{
+    memcpy(dst, x, sizeof *x);
+}
+
+static void quantise_f16(const float *x, uint8_t *dst)
+{
+    put_f16(dst, *x);
+}
+
+static void quantise_bf16(const float *x, uint8_t *dst)
+{
+    memcpy(dst, (const uint8_t *)x + 2, 2); // the upper half
+}
+
+static void quantise_q8_0(const float *x, uint8_t *dst)
+{
+    float amax = greatest(x, 32);
+    put_f16(dst, amax / 127);
+    for (int i = 0; i < 32; i++) {
+        dst[2 + i] = (uint8_t)(int8_t)(amax > 0 ? lrintf(x[i] / amax * 127) : 0);
+    }
+}
+
+// 32 codes: fifth bits if there are any, then nibbles.
+static void put_codes(const uint8_t *code, int bits, uint8_t *dst)
+{
+    uint8_t *high = dst, *qs = bits == 5 ? dst + 4 : dst;
+    memset(high, 0, bits == 5 ? 4 : 0);
+    for (int i = 0; i < 32 && bits == 5; i++) {
+        high[i / 8] |= (uint8_t)(code[i] >> 4 << (i % 8));
+    }
+    for (int i = 0; i < 16; i++) {
+        qs[i] = (uint8_t)((code[i] & 15) | code[i + 16] << 4);
+    }
+}
+
+static void quantise_simple(const float *x, int bits, bool has_min, uint8_t *dst)
+{
+    uint8_t code[32];
+    float min, max, steps = (float)(1 << bits);
+    range(x, 32, &min, &max);
+    float d = has_min ? (max - min) / (steps - 1) : greatest(x, 32) / (steps / 2), zero = has_min ? -min : steps / 2 * d;
+    for (int i = 0; i < 32; i++) {
+        code[i] = clamp_code(d > 0 ? (x[i] + zero) / d : 0, (1 << bits) - 1);
+    }
+    put_f16(dst, d);
+    if (has_min) {
+        put_f16(dst + 2, min);
+    }
+    put_codes(code, bits, dst + (has_min ? 4 : 2));
+}
+
+static void quantise_q4_0(const float *x, uint8_t *dst)
+{
+    quantise_simple(x, 4, false, dst);
+}
+
+static void quantise_q4_1(const float *x, uint8_t *dst)
+{
+    quantise_simple(x, 4, true, dst);
+}
+
+static void quantise_q5_0(const float *x, uint8_t *dst)
+{
+    quantise_simple(x, 5, false, dst);
+}
+
+static void quantise_q5_1(const float *x, uint8_t *dst)
+{
+    quantise_simple(x, 5, true, dst);
+}
+
+// Nibbles of the nearest values d * values[code].
+static void put_nearest(const float *x, float d, const int8_t values[16], uint8_t *dst)
+{
+    uint8_t code[32] = {0};
+    for (int i = 0; i < 32; i++) {
+        for (uint8_t k = 1; k < 16; k++) {
+            if (fabsf(x[i] - d * values[k]) < fabsf(x[i] - d * values[code[i]])) {
+                code[i] = k;
+            }
+        }
+    }
+    put_codes(code, 4, dst);
+}
+
+static void quantise_iq4_nl(const float *x, uint8_t *dst)
+{
+    float d = greatest(x, 32) / 127;
+    put_f16(dst, d);
+    put_nearest(x, d, rn_iq4_nl_values, dst + 2);
+}
+
+static void quantise_mxfp4(const float *x, uint8_t *dst)
+{
+    int exponent;
+    (void)frexpf(greatest(x, 32) / 12, &exponent);
+    dst[0] = (uint8_t)(128 + exponent);
+    put_nearest(x, ldexpf(1, exponent), rn_mxfp4_values, dst + 1);
+}
+
+// Q4_K and Q5_K: 8 groups, scales and minima of 6 bits.
+static void quantise_k(const float *x, int bits, uint8_t *dst)
+{
+    const float top = (float)((1 << bits) - 1);
+    float scale[8], min[8], max;
+    uint8_t sc[8], mn[8], *packed = dst + 4, *high = dst + 16, *qs = bits == 5 ? high + 32 : high;
+    for (int g = 0; g < 8; g++) {
+        range(x + 32 * g, 32, &min[g], &max);
+        min[g] = fmaxf(0, -min[g]);
+        scale[g] = (max + min[g]) / top;
+    }
+    const float d = greatest(scale, 8) / 63, dmin = greatest(min, 8) / 63;
+    put_f16(dst, d);
+    put_f16(dst + 2, dmin);
+    memset(packed, 0, (size_t)(qs - packed));
+    for (int g = 0; g < 8; g++) {
+        sc[g] = clamp_code(d > 0 ? scale[g] / d : 0, 63);
+        mn[g] = clamp_code(dmin > 0 ? min[g] / dmin : 0, 63);
+        for (int i = 0; i < 32; i++) {
+            float step = d * sc[g];
+            uint8_t code = clamp_code(step > 0 ? (x[32 * g + i] + dmin * mn[g]) / step : 0, (1 << bits) - 1), *q = &qs[g / 2 * 32 + i];
+            *q = (uint8_t)(g % 2 ? *q | code << 4 : code & 15);
+            high[bits == 5 ? i : 0] |= (uint8_t)(bits == 5 ? code >> 4 << g : 0);
+        }
+    }
+    for (int g = 0; g < 4; g++) {
+        packed[g] = (uint8_t)(sc[g] | sc[g + 4] >> 4 << 6);
+        packed[g + 4] = (uint8_t)(mn[g] | mn[g + 4] >> 4 << 6);
+        packed[g + 8] = (uint8_t)((sc[g + 4] & 15) | mn[g + 4] << 4);
+    }
+}
+
+static void quantise_q4_k(const float *x, uint8_t *dst)
+{
+    quantise_k(x, 4, dst);
+}
+
+static void quantise_q5_k(const float *x, uint8_t *dst)
+{
+    quantise_k(x, 5, dst);
+}
+
+// 16 scales; every other one is negative.
+static void quantise_q6_k(const float *x, uint8_t *dst)
+{
+    const float d = greatest(x, 256) / 32 / 127;
+    memset(dst, 0, 192);
+    put_f16(dst + 208, d);
+    for (int c = 0; c < 256; c++) {
+        float amax = greatest(x + c / 16 * 16, 16);
+        long sc = (c / 16 % 2 ? -1 : 1) * (d > 0 ? lrintf(amax / 32 / d) : 1);
+        uint8_t code = clamp_code(sc ? x[c] / (d * (float)sc) + 32 : 32, 63);
+        int half = c / 128, k = c % 128 / 32, l = c % 32;
+        dst[half * 64 + k % 2 * 32 + l] |= (uint8_t)((code & 15) << (k / 2 * 4));
+        dst[128 + half * 32 + l] |= (uint8_t)(code >> 4 << (2 * k));
+        dst[192 + c / 16] = (uint8_t)(int8_t)sc;
+    }
 }
 
 // One block of the type from its elements.
-static void quantise(enum rn_dtype type, const float *x, uint8_t *dst)
+static void (*const quantise[])(const float *x, uint8_t *dst) = {
+    [RN_DTYPE_F32] = quantise_f32,     [RN_DTYPE_F16] = quantise_f16,   [RN_DTYPE_Q4_0] = quantise_q4_0,
+    [RN_DTYPE_Q4_1] = quantise_q4_1,   [RN_DTYPE_Q5_0] = quantise_q5_0, [RN_DTYPE_Q5_1] = quantise_q5_1,
+    [RN_DTYPE_Q8_0] = quantise_q8_0,   [RN_DTYPE_Q4_K] = quantise_q4_k, [RN_DTYPE_Q5_K] = quantise_q5_k,
+    [RN_DTYPE_Q6_K] = quantise_q6_k,   [RN_DTYPE_BF16] = quantise_bf16, [RN_DTYPE_IQ4_NL] = quantise_iq4_nl,
+    [RN_DTYPE_MXFP4] = quantise_mxfp4,
+};
+
+enum rn_dtype gguf_build_fitting(enum rn_dtype type, uint32_t cols)
 {
-    float min = x[0], max = x[0], amax = 0;
-    uint32_t len = rn_dtype_find(type)->block_len;
-    for (uint32_t i = 0; i < len; i++) {
-        min = fminf(min, x[i]);
-        max = fmaxf(max, x[i]);
-        amax = fmaxf(amax, fabsf(x[i]));
+    if (cols % rn_dtype_find(type)->block_len == 0) {
+        return type;
     }
-    if (type == RN_DTYPE_F32) {
-        memcpy(dst, x, sizeof *x);
-    } else if (type == RN_DTYPE_F16) {
-        put_f16(dst, *x);
-    } else if (type == RN_DTYPE_Q8_0) {
-        put_f16(dst, amax / 127);
-        for (int i = 0; i < 32; i++) {
-            dst[2 + i] = (uint8_t)(int8_t)(amax > 0 ? lrintf(x[i] / amax * 127) : 0);
-        }
-    } else {
-        bool has_min = type == RN_DTYPE_Q4_1;
-        float d = has_min ? (max - min) / 15 : amax / 8, zero = has_min ? -min : 8 * d;
-        uint8_t *qs = dst + (has_min ? 4 : 2);
-        put_f16(dst, d);
-        if (has_min) {
-            put_f16(dst + 2, min);
-        }
-        for (int i = 0; i < 16; i++) {
-            uint8_t lo = clamp_nibble(d > 0 ? (x[i] + zero) / d : 0), hi = clamp_nibble(d > 0 ? (x[i + 16] + zero) / d : 0);
-            qs[i] = (uint8_t)(lo | hi << 4);
-        }
-    }
+    return type == RN_DTYPE_Q4_K ? RN_DTYPE_Q5_0 : type == RN_DTYPE_Q5_K ? RN_DTYPE_Q5_1 : RN_DTYPE_Q8_0;
 }
 
 void gguf_build_random(struct gguf_build *b, const char *name, enum rn_dtype type, uint32_t cols, uint32_t rows, float scale)
@@ -257,11 +419,11 @@ void gguf_build_random(struct gguf_build *b, const char *name, enum rn_dtype typ
         exit(99);
     }
     for (size_t i = 0; i < n_blocks; i++) {
-        float x[32];
+        float x[256];
         for (uint32_t j = 0; j < info->block_len; j++) {
             x[j] = normal(b) * scale;
         }
-        quantise(type, x, data + i * info->block_bytes);
+        quantise[type](x, data + i * info->block_bytes);
     }
     gguf_build_tensor(b, name, type, cols, rows, data);
     rn_mem_free(data);
@@ -298,12 +460,11 @@ void gguf_build_alignment(struct gguf_build *b, uint32_t alignment)
 }
 
 // The matrix of one projection with its bias.
-static void add_projection(struct gguf_build *b, const struct gguf_llama *p, uint32_t layer, const char *what, uint32_t cols,
-                           uint32_t rows)
+static void add_projection(struct gguf_build *b, const struct gguf_llama *p, uint32_t layer, const char *what, uint32_t cols, uint32_t rows)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%u.%s.weight", layer, what);
-    gguf_build_random(b, name, p->type, cols, rows, 1.0f / sqrtf((float)cols));
+    gguf_build_random(b, name, gguf_build_fitting(p->type, cols), cols, rows, 1.0f / sqrtf((float)cols));
     if (p->has_biases) {
         snprintf(name, sizeof name, "blk.%u.%s.bias", layer, what);
         gguf_build_random_vector(b, name, rows, 0.0f, 0.1f);
@@ -359,7 +520,7 @@ void gguf_build_llama(struct gguf_build *b, const struct gguf_llama *params)
     if (!p.has_no_tokenizer) {
         gguf_build_tokenizer(b, p.n_vocab);
     }
-    gguf_build_random(b, "token_embd.weight", p.type, p.d_model, p.n_vocab, 1.0f);
+    gguf_build_random(b, "token_embd.weight", gguf_build_fitting(p.type, p.d_model), p.d_model, p.n_vocab, 1.0f);
     if (p.has_rope_freqs) {
         float freqs[512];
         for (uint32_t i = 0; i < p.head_dim / 2 && i < 512; i++) {
@@ -372,7 +533,7 @@ void gguf_build_llama(struct gguf_build *b, const struct gguf_llama *params)
     }
     gguf_build_random_vector(b, "output_norm.weight", p.d_model, 1.0f, 0.1f);
     if (p.has_output) {
-        gguf_build_random(b, "output.weight", p.type, p.d_model, p.n_vocab, 1.0f / sqrtf((float)p.d_model));
+        gguf_build_random(b, "output.weight", gguf_build_fitting(p.type, p.d_model), p.d_model, p.n_vocab, 1.0f / sqrtf((float)p.d_model));
     }
 }
 

@@ -44,7 +44,9 @@ void gguf_build_raw(struct gguf_build *b, const char *key, uint32_t type, const 
 
 /* Tensors. rows = 0: a vector (one dimension). The bytes are those of the type. */
 void gguf_build_tensor(struct gguf_build *b, const char *name, enum rn_dtype type, uint32_t cols, uint32_t rows, const void *data);
-/* Random normal values times scale, quantised to the type (F32, F16, Q4_0, Q4_1, Q8_0). The sequence of a builder is always the same
+/* The type, or what people's files hold in its place where rows do not divide by its block: Q5_0, Q5_1 or Q8_0. */
+enum rn_dtype gguf_build_fitting(enum rn_dtype type, uint32_t cols);
+/* Random normal values times scale, quantised to the type (any that can be loaded). The sequence of a builder is always the same
  * unless gguf_build_seed is called. */
 void gguf_build_random(struct gguf_build *b, const char *name, enum rn_dtype type, uint32_t cols, uint32_t rows, float scale);
 /* Random values around a centre, F32: norms, biases. */
@@ -73,7 +75,7 @@ struct gguf_llama {
     uint32_t n_vocab;       /* 288; with a tokenizer at least 260 */
     uint32_t n_ctx;         /* 8192 */
     float rope_base;        /* 10000 */
-    enum rn_dtype type;     /* of the matrices; RN_DTYPE_F32 is 0 */
+    enum rn_dtype type;     /* of the matrices, or gguf_build_fitting; RN_DTYPE_F32 is 0 */
     bool has_biases;        /* q, k, v, o, gate, up, down */
     bool has_rope_freqs;    /* rope_freqs.weight with divisors 1..8 */
     bool has_output;        /* output.weight; else tied to token_embd */

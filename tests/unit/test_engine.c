@@ -303,6 +303,34 @@ static void q8_0_weights(void **state)
     run_type(RN_DTYPE_Q8_0, 5);
 }
 
+/* The other types, one world each. K types in rows of 256, with a second type where rows do not divide, as in people's files. */
+static void bf16_and_other_blocks_of_32(void **state)
+{
+    (void)state;
+    const enum rn_dtype types[] = {RN_DTYPE_BF16, RN_DTYPE_Q5_0, RN_DTYPE_Q5_1, RN_DTYPE_IQ4_NL, RN_DTYPE_MXFP4};
+    for (uint32_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct world w = {.model = shapes[i % 4], .kv = i % 2 ? "f16" : "q8_0"};
+        w.model.type = types[i];
+        w.model.seed = 60 + i;
+        w.seq = (struct rn_seq_params){.n = windows[i % 4].n, .sinks = windows[i % 4].sinks, .evict = i % 2 ? RN_EVICT_TURN : RN_EVICT_TOKEN};
+        run_world(&w, 3 * w.seq.n + 20, 600 + i, false);
+    }
+}
+
+static void k_types_mixed_with_others(void **state)
+{
+    (void)state;
+    const enum rn_dtype types[] = {RN_DTYPE_Q4_K, RN_DTYPE_Q5_K, RN_DTYPE_Q6_K};
+    for (uint32_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct world w = {.model = {.n_layers = 1, .d_model = 256, .d_ff = 288, .n_vocab = 262, .head_dim = 64, .has_output = true}};
+        w.kv = i % 2 ? "f16" : "q8_0";
+        w.model.type = types[i];
+        w.model.seed = 70 + i;
+        w.seq = (struct rn_seq_params){.n = windows[i].n, .sinks = windows[i].sinks, .evict = i % 2 ? RN_EVICT_TURN : RN_EVICT_TOKEN};
+        run_world(&w, 2 * w.seq.n + 20, 700 + i, false);
+    }
+}
+
 /* Several chunks of 256 in both streams. */
 static void many_chunks(void **state)
 {
@@ -528,6 +556,8 @@ int main(void)
         cmocka_unit_test(q4_0_weights),
         cmocka_unit_test(q4_1_weights),
         cmocka_unit_test(q8_0_weights),
+        cmocka_unit_test(bf16_and_other_blocks_of_32),
+        cmocka_unit_test(k_types_mixed_with_others),
         cmocka_unit_test(many_chunks),
         cmocka_unit_test(reading_again_is_exact),
         cmocka_unit_test(far_positions_are_as_good),

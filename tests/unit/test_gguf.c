@@ -1,4 +1,5 @@
 /* The GGUF reader: what it accepts reads back, what it refuses is named, and no bytes at all make it misbehave. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -596,6 +597,40 @@ static void weights_bind_by_name_and_shape(void **state)
     gguf_build_destroy(b);
 }
 
+/* The builder's quantisers: what is read back has the spread that was asked for, and BF16 and up are near the same builder's F32. */
+static void every_type_can_be_built_and_read(void **state)
+{
+    (void)state;
+    enum { N = 4096 };
+    static float exact[N], x[N];
+    for (uint32_t type = 0; rn_dtype_find(type); type++) {
+        const struct rn_dtype_info *info = rn_dtype_find(type);
+        if (!info->dequant) {
+            continue;
+        }
+        struct gguf_build *b = gguf_build_create();
+        gguf_build_random(b, "w", (enum rn_dtype)type, 256, N / 256, 0.05f);
+        struct rn_gguf *g = parse(b);
+        const struct rn_tensor *t = rn_gguf_tensor(g, "w");
+        assert_non_null(t);
+        info->dequant(t->data, x, N / info->block_len);
+        if (type == RN_DTYPE_F32) {
+            memcpy(exact, x, sizeof x);
+        }
+        double error = 0, power = 0;
+        for (size_t i = 0; i < N; i++) {
+            double e = (double)x[i] - (double)exact[i];
+            error += e * e;
+            power += (double)exact[i] * (double)exact[i];
+        }
+        if (!(sqrt(error / power) <= 0.18)) { // MXFP4, the coarsest, is at 0.12
+            fail_msg("%s: relative error %g", info->name, sqrt(error / power));
+        }
+        rn_gguf_close(g);
+        gguf_build_destroy(b);
+    }
+}
+
 static uint64_t fingerprint(const struct gguf_llama *p, const char *extra_key, size_t flip_from_end)
 {
     struct gguf_build *b = gguf_build_create();
@@ -682,6 +717,7 @@ int main(void)
         cmocka_unit_test(a_failed_allocation_is_an_error),
         cmocka_unit_test(files_open_and_errors_name_them),
         cmocka_unit_test(weights_bind_by_name_and_shape),
+        cmocka_unit_test(every_type_can_be_built_and_read),
         cmocka_unit_test(fingerprints_follow_what_a_model_computes),
         cmocka_unit_test(the_real_model_opens),
     };
