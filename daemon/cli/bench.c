@@ -1,0 +1,335 @@
+/* runnel bench: tokens per second of prefill and decode at given depths, beside what this machine can do at best in the same minute.
+ *
+ * Each repetition starts from a fresh sequence that holds exactly `depth` tokens (a fork of one that was filled once). Decode is one
+ * token per step with its logits; prefill is steps of STEP tokens with the logits of the last token. Bytes of a step: all weights once,
+ * and the KV of what its rows see, once; multiply-adds: matrices and attention. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/cli/cli.h"
+#include "daemon/cli/model.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/err.h"
+#include "runtime/engine.h"
+
+#define STEP 256 // rows of a prefill step: the most that the engine runs in one pass
+#define PAGE 64  // tokens of a KV page
+#define MIN_WINDOW 16
+#define SINKS 4 // what a session without messages gets
+#define WARM_TOKENS 32
+
+struct args {
+    struct rn_model_args model;
+    uint32_t prefill, decode, repetitions;
+    struct rn_numbers depths;
+    bool json;
+};
+
+#define AT(field) offsetof(struct args, field)
+
+static const struct rn_option options[] = {
+    {"-p", "P", RN_OPTION_U32, AT(prefill), "tokens of prefill; 0 leaves it out", .max = 1u << 24, .preset = "512"},
+    {"-n", "N", RN_OPTION_U32, AT(decode), "tokens of decode; 0 leaves it out", .max = 1u << 24, .preset = "128"},
+    {"-d", "A,B,..", RN_OPTION_NUMBERS, AT(depths), "tokens that are there before", .max = 1u << 24, .preset = "0,4096"},
+    {"-r", "R", RN_OPTION_U32, AT(repetitions), "repetitions of each test", .min = 1, .max = 10000, .preset = "5"},
+    {"--json", NULL, RN_OPTION_FLAG, AT(json), "print one JSON object instead of a table"},
+};
+
+static const struct rn_option_group groups[] = {
+    {NULL, RN_OPTIONS(options), 0},
+    {"model", RN_OPTIONS(rn_model_options), AT(model)},
+};
+
+static const struct rn_option_set set = {
+    .usage = "bench -m FILE [-p 512 -n 128 -d 0,4096 -r 5]",
+    .about = "Measures prefill and decode. N is depth + max(P, N), at most the trained length.",
+    .groups = groups,
+    .n_groups = sizeof groups / sizeof groups[0],
+};
+
+struct bench {
+    struct rn_engine *engine;
+    const struct rn_engine_info *info;
+    const struct args *args;
+    uint32_t *ids;   // [STEP], any tokens will do
+    float *logits;   // [n_vocab]
+    double kv_bytes; // per token that a row sees
+    double read_gb_per_s, int8_tops;
+};
+
+struct result {
+    const char *test;
+    uint32_t tokens;
+    uint64_t depth;
+    double tokens_per_s, stdev, gb_per_s, gmac_per_s, share;
+};
+
+/* ---- Feeding ----------------------------------------------------------------------------------------------------------------------- */
+
+static int step(struct bench *b, struct rn_seq *s, uint32_t n_ids, bool with_logits, struct rn_err *err)
+{
+    struct rn_step_entry entry = {.seq = s, .ids = b->ids, .n_ids = n_ids, .n_logits = with_logits, .logits = b->logits};
+    int r = rn_engine_step(b->engine, &entry, 1, err);
+    if (r == 0) {
+        rn_seq_accept(s, rn_seq_head(s));
+    }
+    return r;
+}
+
+static int feed(struct bench *b, struct rn_seq *s, uint64_t n, struct rn_err *err)
+{
+    int r = 0;
+    while (r == 0 && n > 0) {
+        uint32_t rows = n < STEP ? (uint32_t)n : STEP;
+        n -= rows;
+        r = step(b, s, rows, n == 0, err);
+    }
+    return r;
+}
+
+static int decode(struct bench *b, struct rn_seq *s, uint32_t n, struct rn_err *err)
+{
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        r = step(b, s, 1, true, err);
+    }
+    return r;
+}
+
+static uint32_t window_of(const struct bench *b, uint64_t depth)
+{
+    uint64_t more = b->args->prefill > b->args->decode ? b->args->prefill : b->args->decode;
+    uint64_t n = depth + more < MIN_WINDOW ? MIN_WINDOW : depth + more;
+    return n < b->info->n_ctx_train ? (uint32_t)n : b->info->n_ctx_train;
+}
+
+static int make_sequence(struct bench *b, uint32_t n, struct rn_seq **ret, struct rn_err *err)
+{
+    struct rn_seq_params params = {.n = n, .sinks = SINKS < n / 4 ? SINKS : n / 4, .evict = RN_EVICT_TOKEN};
+    return rn_seq_create(ret, b->engine, &params, err);
+}
+
+/* ---- Preparing --------------------------------------------------------------------------------------------------------------------- */
+
+/* Everything is touched once; two lengths a page apart tell what a token's KV takes. */
+static int warm_up(struct bench *b, struct rn_err *err)
+{
+    uint32_t n = b->info->n_ctx_train < 4 * PAGE ? b->info->n_ctx_train : 4 * PAGE;
+    struct rn_seq *s = NULL;
+    int r = make_sequence(b, n, &s, err);
+    if (r == 0 && n >= SINKS + 2 * PAGE) {
+        r = feed(b, s, SINKS + PAGE, err);
+        size_t before = rn_seq_bytes(s);
+        r = r < 0 ? r : feed(b, s, PAGE, err);
+        b->kv_bytes = (double)(rn_seq_bytes(s) - before) / PAGE;
+    }
+    r = r < 0 ? r : decode(b, s, WARM_TOKENS, err);
+    rn_seq_destroy(s);
+    return r;
+}
+
+static void measure_machine(struct bench *b)
+{
+    double read, tops;
+    rn_engine_measure(b->engine, &read, &tops);
+    b->read_gb_per_s = read > b->read_gb_per_s ? read : b->read_gb_per_s; // the best of before and after
+    b->int8_tops = tops > b->int8_tops ? tops : b->int8_tops;
+}
+
+/* ---- Measuring --------------------------------------------------------------------------------------------------------------------- */
+
+/* Tokens that the rows depth .. depth + n - 1 see, summed. */
+static double seen(uint64_t depth, uint32_t n, uint32_t window)
+{
+    double sum = 0;
+    for (uint64_t t = depth; t < depth + n; t++) {
+        sum += (double)(t + 1 < window ? t + 1 : window);
+    }
+    return sum;
+}
+
+static void fill_rates(const struct bench *b, struct result *res, bool is_decode)
+{
+    uint32_t n = res->tokens, window = window_of(b, res->depth);
+    double steps = is_decode ? n : (n + STEP - 1) / STEP, rows_with_logits = is_decode ? n : 1, kv_cells = 0;
+    if (is_decode) {
+        kv_cells = seen(res->depth, n, window);
+    } else {
+        for (uint32_t at = 0; at < n; at += STEP) { // the last row of a step sees what its step reads
+            kv_cells += seen(res->depth + (n - at < STEP ? n : at + STEP) - 1, 1, window);
+        }
+    }
+    double bytes = steps * (double)b->info->weight_bytes + kv_cells * b->kv_bytes;
+    double macs = n * (b->info->macs_per_token - b->info->logits_macs) + rows_with_logits * b->info->logits_macs +
+                  seen(res->depth, n, window) * b->info->attention_macs;
+    double seconds = n / res->tokens_per_s;
+    res->gb_per_s = bytes / seconds / 1e9;
+    res->gmac_per_s = macs / seconds / 1e9;
+    res->share = is_decode ? res->gb_per_s / b->read_gb_per_s : 2 * res->gmac_per_s / 1e3 / b->int8_tops; // an operation is half a MAC
+}
+
+static int repeat(struct bench *b, const struct rn_seq *filled, bool is_decode, uint32_t n, struct result *ret, struct rn_err *err)
+{
+    double sum = 0, squares = 0;
+    for (uint32_t i = 0; i < b->args->repetitions; i++) {
+        struct rn_seq *s = NULL;
+        int r = ret->depth ? rn_seq_fork(&s, filled, ret->depth, err) : make_sequence(b, window_of(b, 0), &s, err);
+        uint64_t from = rn_clock_ns();
+        r = r < 0 ? r : is_decode ? decode(b, s, n, err) : feed(b, s, n, err);
+        double rate = n / (rn_clock_ms(from, rn_clock_ns()) / 1e3);
+        rn_seq_destroy(s);
+        if (r < 0) {
+            return r;
+        }
+        sum += rate;
+        squares += rate * rate;
+    }
+    double count = b->args->repetitions, mean = sum / count;
+    ret->test = is_decode ? "decode" : "prefill";
+    ret->tokens = n;
+    ret->tokens_per_s = mean;
+    ret->stdev = count > 1 ? sqrt(fmax(0, (squares - count * mean * mean) / (count - 1))) : 0;
+    return 0;
+}
+
+static int measure_depth(struct bench *b, uint64_t depth, struct result *results, size_t *n_results, struct rn_err *err)
+{
+    struct rn_seq *filled = NULL;
+    int r = make_sequence(b, window_of(b, depth), &filled, err);
+    r = r < 0 ? r : feed(b, filled, depth, err);
+    const uint32_t tokens[2] = {b->args->prefill, b->args->decode};
+    for (int is_decode = 0; r == 0 && is_decode < 2; is_decode++) {
+        struct result *res = &results[*n_results];
+        if (tokens[is_decode] == 0) {
+            continue;
+        }
+        *res = (struct result){.depth = depth};
+        r = repeat(b, filled, is_decode, tokens[is_decode], res, err);
+        *n_results += r == 0;
+    }
+    rn_seq_destroy(filled);
+    return r;
+}
+
+/* ---- Printing ---------------------------------------------------------------------------------------------------------------------- */
+
+static double rounded(double x)
+{
+    return round(x * 1e4) / 1e4;
+}
+
+static json_t *to_json(const struct bench *b, const struct result *results, size_t n)
+{
+    json_t *rows = json_object(), *list = json_array();
+    int r = 0;
+    for (size_t i = 0; i < b->info->n_kernels; i++) {
+        r |= json_object_set_new(rows, b->info->kernels[i].op, json_string(b->info->kernels[i].row));
+    }
+    for (size_t i = 0; i < n; i++) {
+        const struct result *x = &results[i];
+        r |= json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "test", x->test, "tokens",
+                                                   (json_int_t)x->tokens, "depth", (json_int_t)x->depth, "tokens_per_s",
+                                                   rounded(x->tokens_per_s), "stdev", rounded(x->stdev), "gb_per_s", rounded(x->gb_per_s),
+                                                   "gmac_per_s", rounded(x->gmac_per_s), "share", rounded(x->share)));
+    }
+    json_t *v = json_pack("{s:s, s:I, s:s, s:o, s:f, s:f, s:o}", "model", b->info->model_id, "threads", (json_int_t)b->info->n_threads,
+                          "kv", b->info->kv, "rows", rows, "read_gb_per_s", rounded(b->read_gb_per_s), "int8_tops", rounded(b->int8_tops),
+                          "results", list);
+    if (r != 0) {
+        json_decref(v);
+        return NULL;
+    }
+    return v;
+}
+
+static int print_table(const struct bench *b, const struct result *results, size_t n)
+{
+    printf("%s, %.1f M parameters, %.1f MB of weights, %s, KV %s\n", b->info->model_id, (double)b->info->n_params / 1e6,
+           (double)b->info->weight_bytes / 1e6, b->info->device, b->info->kv);
+    printf("this machine now: reads %.1f GB/s, int8 peak %.2f tera operations/s\n\n", b->read_gb_per_s, b->int8_tops);
+    printf("%-8s %7s %7s %21s %9s %9s  %s\n", "test", "tokens", "depth", "tokens/s", "GB/s", "GMAC/s", "share");
+    for (size_t i = 0; i < n; i++) {
+        const struct result *x = &results[i];
+        printf("%-8s %7u %7llu %12.2f ± %6.2f %9.2f %9.2f  %.0f %% of %s\n", x->test, x->tokens, (unsigned long long)x->depth,
+               x->tokens_per_s, x->stdev, x->gb_per_s, x->gmac_per_s, 100 * x->share,
+               x->test[0] == 'd' ? "the read bandwidth" : "the integer peak");
+    }
+    printf("\nkernels:");
+    for (size_t i = 0; i < b->info->n_kernels; i++) {
+        printf(" %s=%s", b->info->kernels[i].op, b->info->kernels[i].row);
+    }
+    putchar('\n');
+    return rn_cli_flush();
+}
+
+/* ---- The verb ---------------------------------------------------------------------------------------------------------------------- */
+
+static int prepare(struct bench *b, struct rn_err *err)
+{
+    b->ids = rn_mem_alloc(STEP, sizeof *b->ids);
+    b->logits = rn_mem_alloc(b->info->n_vocab, sizeof *b->logits);
+    if (!b->ids || !b->logits) {
+        return rn_err_nomem(err, b->info->n_vocab * sizeof *b->logits, "logits");
+    }
+    for (uint32_t i = 0; i < STEP; i++) {
+        b->ids[i] = (uint32_t)((i + 1) * 2654435761ull % b->info->n_vocab); // spread over the embedding, as text would be
+    }
+    for (size_t i = 0; i < b->args->depths.n; i++) {
+        if (b->args->depths.data[i] > b->info->n_ctx_train) {
+            return rn_err_set(err, -EINVAL, "-d has %llu, the model was trained for %u tokens", (unsigned long long)b->args->depths.data[i],
+                              b->info->n_ctx_train);
+        }
+    }
+    return 0;
+}
+
+static int run(struct rn_engine *e, const struct args *a, struct rn_err *err)
+{
+    struct bench b = {.engine = e, .info = rn_engine_info(e), .args = a};
+    struct result *results = rn_mem_alloc(2 * a->depths.n, sizeof *results);
+    size_t n = 0;
+    int r = results ? prepare(&b, err) : rn_err_nomem(err, a->depths.n * sizeof *results, "results");
+    bool usage = r == -EINVAL;
+    r = r < 0 ? r : warm_up(&b, err);
+    if (r == 0) {
+        measure_machine(&b);
+    }
+    for (size_t i = 0; r == 0 && i < a->depths.n; i++) {
+        r = measure_depth(&b, a->depths.data[i], results, &n, err);
+    }
+    int code = RN_CLI_OK;
+    if (r == 0) {
+        measure_machine(&b);
+        for (size_t i = 0; i < n; i++) {
+            fill_rates(&b, &results[i], results[i].test[0] == 'd');
+        }
+        code = a->json ? rn_cli_print_json(to_json(&b, results, n)) : print_table(&b, results, n);
+    }
+    rn_mem_free(b.ids);
+    rn_mem_free(b.logits);
+    rn_mem_free(results);
+    return r < 0 ? rn_cli_fail(usage ? RN_CLI_USAGE : r == -ENOMEM ? RN_CLI_UNAVAILABLE : RN_CLI_FAILED, err) : code;
+}
+
+int rn_verb_bench(int argc, char *const *argv)
+{
+    struct args args = {0};
+    struct rn_engine *engine = NULL;
+    struct rn_err err = {0};
+    int code;
+    if (!rn_cli_parse(&set, &args, argc, argv, NULL, &code)) {
+        return code;
+    }
+    if (rn_model_check(args.model.model, &err) < 0) {
+        code = rn_cli_fail(RN_CLI_USAGE, &err);
+    } else if (rn_model_open(&engine, &args.model, &err) < 0) {
+        code = rn_cli_fail_input(&err);
+    } else {
+        code = run(engine, &args, &err);
+    }
+    rn_engine_destroy(engine);
+    rn_options_finish(&set, &args);
+    return code;
+}

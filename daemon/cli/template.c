@@ -1,0 +1,93 @@
+/* runnel template: {messages, add_generation_prompt, …} on standard input -> the text that the model's chat template makes of it. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "daemon/cli/cli.h"
+#include "daemon/cli/model.h"
+#include "runtime/base/err.h"
+#include "runtime/text.h"
+
+struct args {
+    const char *model;
+    bool json;
+};
+
+#define AT(field) offsetof(struct args, field)
+
+static const struct rn_option options[] = {
+    {"-m", "FILE", RN_OPTION_STRING, AT(model), "the model"},
+    {"--json", NULL, RN_OPTION_FLAG, AT(json), "print {\"text\", \"ids\"}: also the token ids of the text"},
+};
+
+static const struct rn_option_group groups[] = {{NULL, RN_OPTIONS(options), 0}};
+
+static const struct rn_option_set set = {
+    .usage = "template -m FILE [--json] < JSON",
+    .about = "Renders {\"messages\": [{\"role\", \"content\"}, …], \"add_generation_prompt\": true|false} from standard input through the\n"
+             "model's chat template. Further members are given to the template too.",
+    .groups = groups,
+    .n_groups = 1,
+};
+
+static int read_variables(json_t **ret, struct rn_err *err)
+{
+    json_t *v = NULL;
+    int r = rn_cli_read_json("-", &v, err);
+    if (r < 0) {
+        return r;
+    }
+    if (!json_is_array(json_object_get(v, "messages"))) {
+        json_decref(v);
+        return rn_err_set(err, -EINVAL, "standard input is not a JSON object with \"messages\", a list");
+    }
+    if (!json_object_get(v, "add_generation_prompt") && json_object_set_new(v, "add_generation_prompt", json_false()) < 0) {
+        json_decref(v);
+        return rn_err_nomem(err, sizeof(json_t *), "the conversation");
+    }
+    *ret = v;
+    return 0;
+}
+
+static int print_rendered(const struct rn_text *t, const struct args *a, const struct rn_rendered *r, struct rn_err *err)
+{
+    if (!a->json) {
+        fwrite(r->text.data, 1, r->text.len, stdout); // rn_cli_flush sees what went wrong
+        return rn_cli_flush();
+    }
+    struct rn_ids ids = {0};
+    int code = rn_text_tokenize_rendered(t, r, &ids, err);
+    if (code == 0) {
+        json_t *list = rn_cli_ids_to_json(ids.data, ids.len);
+        code = rn_cli_print_json(json_pack("{s:s%, s:o}", "text", r->text.data ? r->text.data : "", r->text.len, "ids", list));
+    }
+    rn_ids_finish(&ids);
+    return code;
+}
+
+static int render(const struct args *a, struct rn_err *err)
+{
+    struct rn_text *t = NULL;
+    struct rn_rendered rendered = {0};
+    json_t *variables = NULL;
+    if (rn_text_load(&t, a->model, err) < 0) {
+        return rn_cli_fail_input(err);
+    }
+    int r = read_variables(&variables, err);
+    r = r < 0 ? r : rn_text_render(t, variables, &rendered, err);
+    r = r < 0 ? r : print_rendered(t, a, &rendered, err);
+    json_decref(variables);
+    rn_rendered_finish(&rendered);
+    rn_text_destroy(t);
+    return r < 0 ? rn_cli_fail(r == -ENOMEM ? RN_CLI_UNAVAILABLE : RN_CLI_FAILED, err) : r;
+}
+
+int rn_verb_template(int argc, char *const *argv)
+{
+    struct args args = {0};
+    struct rn_err err = {0};
+    int code;
+    if (!rn_cli_parse(&set, &args, argc, argv, NULL, &code)) {
+        return code;
+    }
+    return rn_model_check(args.model, &err) < 0 ? rn_cli_fail(RN_CLI_USAGE, &err) : render(&args, &err);
+}
