@@ -89,7 +89,7 @@ def test_interrupt_ends_the_answer_and_keeps_the_record(model):
     assert process.stdout.read(20)  # it is answering
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 0 and err == b'' and out.endswith(b'\n')
+    assert process.returncode == 0 and err in (b'', b'loading the model\n') and out.endswith(b'\n')
 
 
 def resident_kb(pid):
