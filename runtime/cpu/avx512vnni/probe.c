@@ -3,6 +3,17 @@
 
 #include "runtime/cpu/rows_internal.h"
 
+/* Sum of the lanes without sign, which may wrap. */
+static uint64_t lanes_sum(__m512i v)
+{
+    uint64_t lanes[8], sum = 0;
+    _mm512_storeu_si512(lanes, v);
+    for (int i = 0; i < 8; i++) {
+        sum += lanes[i];
+    }
+    return sum;
+}
+
 uint64_t rn_probe_read_avx512vnni(const void *p, size_t bytes)
 {
     // Two streams, 2 KB ahead: as the kernels do, so that they are compared with what they could reach.
@@ -19,7 +30,7 @@ uint64_t rn_probe_read_avx512vnni(const void *p, size_t bytes)
         c = _mm512_add_epi64(c, _mm512_load_si512(t + i));
         d = _mm512_add_epi64(d, _mm512_load_si512(t + i + 64));
     }
-    return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d)));
+    return lanes_sum(_mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d)));
 }
 
 #define CHAINS (RN_PROBE_INT8_MACS / 64) // 16: more than latency times issue rate of any such core
@@ -41,5 +52,5 @@ uint64_t rn_probe_int8_avx512vnni(uint64_t n_rounds, uint32_t seed)
     for (int i = 1; i < CHAINS; i++) {
         acc[0] = _mm512_add_epi32(acc[0], acc[i]);
     }
-    return (uint64_t)_mm512_reduce_add_epi32(acc[0]);
+    return lanes_sum(acc[0]);
 }
