@@ -30,6 +30,7 @@ struct rn_config {
     int64_t window; /* 0 = min(4096, trained length) */
     int64_t sinks;  /* -1 = auto */
     const char *evict;
+    int64_t reread_limit; /* tokens; 0 = 8 N */
     int64_t max_concurrent;
     const char *cpu_mask;   /* NULL = none */
     int64_t linger_s;       /* a dropped connection's answers run on for this long */

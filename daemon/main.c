@@ -144,6 +144,7 @@ static int start_service(struct daemon *d)
         .sinks = c->sinks,
         .evict = strcmp(c->evict, "token") == 0 ? RN_EVICT_TOKEN : RN_EVICT_TURN,
         .max_concurrent = (uint32_t)c->max_concurrent,
+        .reread_limit = (uint32_t)c->reread_limit,
         .on_event = rn_net_event,
         .user = d->net,
     };

@@ -376,6 +376,11 @@ void rn_conversations_trim(struct rn_conversations *all)
     }
 }
 
+bool rn_conversation_rereads(const struct rn_conversation *c, uint64_t limit)
+{
+    return c->head <= c->origin || c->head - c->origin <= (limit ? limit : 8 * (uint64_t)c->n);
+}
+
 struct rn_conversation *rn_conversations_victim(const struct rn_conversations *all, uint64_t reread_limit)
 {
     struct rn_conversation *found = NULL;
@@ -385,7 +390,7 @@ struct rn_conversation *rn_conversations_victim(const struct rn_conversations *a
         if (!c->seq || c->run) {
             continue;
         }
-        bool exact = c->head - (c->head < c->origin ? c->head : c->origin) <= reread_limit;
+        bool exact = rn_conversation_rereads(c, reread_limit);
         if (!found || (exact && !found_exact) || (exact == found_exact && c->stamp < found->stamp)) {
             found = c;
             found_exact = exact;

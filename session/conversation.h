@@ -107,5 +107,7 @@ struct rn_conversation *rn_conversations_find_response(const struct rn_conversat
 /* Keeps memory bounded: idle conversations that can be loaded again go, the least used first; then the oldest unlisted ones of a lane
  * that has more than a few; without a store the oldest listed ones beyond a larger bound. */
 void rn_conversations_trim(struct rn_conversations *all);
+/* Whether lost pages are read again from the origin, which gives the same bits: the log is not longer than limit (0 = 8 N). */
+bool rn_conversation_rereads(const struct rn_conversation *c, uint64_t limit);
 /* Idle conversation whose pages should go next: those that re-reading gives back exactly first, then the least used; NULL = none. */
 struct rn_conversation *rn_conversations_victim(const struct rn_conversations *all, uint64_t reread_limit);

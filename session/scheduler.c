@@ -95,7 +95,7 @@ static int make_seq(struct rn_service *s, struct rn_run *run, struct rn_err *err
         }
     }
     if (!c->seq) {
-        if (c->head > c->origin && c->head - c->origin > s->params.reread_limit && c->base > c->origin) {
+        if (!rn_conversation_rereads(c, s->params.reread_limit) && c->base > c->origin) {
             c->origin = c->base; // stored with END, together with the first thing that follows from it
             c->rebased = "reread";
         }
@@ -123,7 +123,8 @@ static int admit(struct rn_service *s, struct rn_run *run, struct rn_err *err)
     }
     uint64_t fed = rn_seq_head(c->seq), len = c->timeline.log.len;
     if (fed >= len && run->req->generate) { // nothing new to feed: the last token again, for its logits
-        r = rn_seq_rewind(c->seq, len - 1, err);
+        while ((r = rn_seq_rewind(c->seq, len - 1, err)) == -ENOMEM && reclaim(s, run)) {
+        }
         if (r < 0) {
             rn_seq_unreserve(c->seq);
             rn_conversation_drop_pages(c);

@@ -330,7 +330,6 @@ static int set_params(struct rn_service *s, const struct rn_service_params *para
     p->max_concurrent = p->max_concurrent ? p->max_concurrent : 8;
     p->max_queue = p->max_queue ? p->max_queue : 64;
     p->prefill_chunk = p->prefill_chunk ? p->prefill_chunk : 128;
-    p->reread_limit = p->reread_limit ? p->reread_limit : p->window > UINT32_MAX / 8 ? UINT32_MAX : 8 * p->window;
     if (p->window < 16 || p->window > trained) {
         return rn_err_set(err, -EINVAL, "window is %u, expected 16 to %u, the trained length", p->window, trained);
     }

@@ -119,7 +119,7 @@ struct rn_service_params {
     uint32_t max_concurrent;        /* running at once; 0 = 8 */
     uint32_t max_queue;             /* waiting; 0 = 64 */
     uint32_t prefill_chunk;         /* rows; 0 = 128 */
-    uint32_t reread_limit;          /* tokens; 0 = 8 N */
+    uint32_t reread_limit;          /* tokens; 0 = 8 N of each session */
     rn_event_fn on_event;
     void *user;
 };
