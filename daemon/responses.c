@@ -353,7 +353,7 @@ static int on_done(struct rn_answer *a, const struct rn_event *e)
             r = on_text(a, text + n, e->text_len - n);
         }
         bool has_item = a->item_open || e->status == RN_STATUS_COMPLETED || e->incomplete_reason;
-        r = r ? r : has_item ? open_item(a) : on_started(a);
+        r = r || !has_item ? r : open_item(a); // one that ended while it waited never was in progress
         r = r ? r : flush_pending(a);
         if (r == 0 && has_item) {
             r = close_item(a, text, e->text_len, e->status == RN_STATUS_COMPLETED ? "completed" : "incomplete");
@@ -400,7 +400,6 @@ int rn_answer_cancelled(struct rn_answer *a)
     json_t *record = json_pack("{s:{s:s, s:n}}", "stop", "cause", "cancelled", "detail");
     struct rn_event done = {.kind = RN_EVENT_DONE, .status = RN_STATUS_INCOMPLETE, .cause = "cancelled", .record = record};
     int r = record ? on_created(a, &done) : -ENOMEM;
-    a->in_progress = true; // it never ran: no response.in_progress
     r = r ? r : on_done(a, &done);
     json_decref(record);
     return r;
