@@ -6,33 +6,51 @@ import os
 import re
 import signal
 import subprocess
+import threading
+import time
 
 import pytest
 
 
 class Daemon:
-    """One running daemon; stop() ends it and returns its exit code."""
+    """One running daemon; stop() ends it and returns its exit code, kill() does so without a word."""
 
     def __init__(self, program, model, state, *flags):
         command = [program, '--model', model, '--listen', '127.0.0.1:0', '--state-dir', str(state), '--cache-dir', str(state) + '-cache', *flags]
+        self.started = time.monotonic()
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.log = []
         self.port = None
+        self.heard = threading.Event()
+        self.reader = threading.Thread(target=self.listen, daemon=True)  # a full pipe would stop the daemon
+        self.reader.start()
+        if not self.heard.wait(120):
+            self.process.kill()
+        if self.port is None:
+            code = self.process.wait(20)
+            self.reader.join(20)
+            raise RuntimeError(f'exit code {code}: {"".join(self.log)}')
+        self.http = f'http://127.0.0.1:{self.port}'
+        self.ws = f'ws://127.0.0.1:{self.port}/v1/responses'
+
+    def listen(self):
         for line in self.process.stderr:
             self.log.append(line)
             ready = re.match(r'runneld: ready on http://127\.0\.0\.1:(\d+)$', line)
             if ready:
+                self.ready_s = time.monotonic() - self.started
                 self.port = int(ready[1])
-                break
-        if self.port is None:
-            raise RuntimeError(f'exit code {self.process.wait()}: {"".join(self.log)}')
-        self.http = f'http://127.0.0.1:{self.port}'
-        self.ws = f'ws://127.0.0.1:{self.port}/v1/responses'
+                self.heard.set()
+        self.heard.set()
 
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        self.log.append(self.process.stderr.read())
-        return self.process.wait(20)
+        code = self.process.wait(60)
+        self.reader.join(20)
+        return code
+
+    def kill(self):
+        self.stop(signal.SIGKILL)
 
 
 def program(variable):
@@ -70,3 +88,4 @@ def daemon(tmp_path_factory, model):
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: more than a few seconds')
+    config.addinivalue_line('markers', 'timing: measures time or memory, which sanitizers change')
