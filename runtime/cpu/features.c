@@ -23,6 +23,7 @@ static uint32_t saved_states(void)
 
 #define XCR0_AVX 0x06u    /* xmm, ymm */
 #define XCR0_AVX512 0xe6u /* and mask registers, zmm */
+#define LEAF_7_1_EAX_AVX_VNNI (1u << 4)
 
 static bool has_bits(uint32_t word, uint32_t bits)
 {
@@ -44,6 +45,10 @@ uint32_t rn_cpu_features(void)
     if (has_bits(saved, XCR0_AVX512) && has_bits(b, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ)) {
         ret |= RN_CPU_AVX512;
         ret |= has_bits(c, bit_AVX512VNNI) ? RN_CPU_AVX512_VNNI : 0;
+    }
+    // Leaf 7 says in eax how far its subleaves go.
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+        ret |= has_bits(a, LEAF_7_1_EAX_AVX_VNNI) ? RN_CPU_AVX_VNNI : 0;
     }
     return ret;
 }

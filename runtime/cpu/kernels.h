@@ -27,6 +27,7 @@ enum rn_cpu_feature { /* bits */
     RN_CPU_AVX2_FMA = 2,
     RN_CPU_AVX512 = 4,       /* F, BW, VL, DQ */
     RN_CPU_AVX512_VNNI = 8,
+    RN_CPU_AVX_VNNI = 16,
 };
 
 /* Weight types, each once: those whose products run on int8 activations, and those that multiply floats. X(TYPE, name). */
@@ -54,7 +55,7 @@ typedef void (*rn_cpu_fn)(void); /* cast to the operation's type below */
 
 struct rn_cpu_row {
     enum rn_cpu_op op;
-    const char *name;      /* "avx512vnni", "c" */
+    const char *name;      /* "avx512vnni", "avxvnni", "avx2", "c" */
     uint32_t features;     /* all must be there */
     rn_cpu_fn fn;
 };

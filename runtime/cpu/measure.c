@@ -21,14 +21,15 @@ struct probe {
     size_t bytes;
     uint64_t rounds; // of the integer probe, per pass and thread
     uint64_t end_ns;
-    bool wide;             // AVX-512 VNNI probes can run
-    bool again;            // thread 0 decides between two barriers
-    double best;           // per second, over all threads; written by thread 0
-    _Atomic uint64_t sink; // keeps the compiler from dropping the work
+    const struct kind *kind; // whose probes run
+    bool again;              // thread 0 decides between two barriers
+    double best;             // per second, over all threads; written by thread 0
+    _Atomic uint64_t sink;   // keeps the compiler from dropping the work
 };
 
-static uint64_t read_plain(const uint8_t *p, size_t bytes)
+static uint64_t read_plain(const void *memory, size_t bytes)
 {
+    const uint8_t *p = memory;
     uint64_t sum[8] = {0};
     for (size_t i = 0; i + sizeof(sum) <= bytes; i += sizeof(sum)) {
         uint64_t line[8];
@@ -40,16 +41,50 @@ static uint64_t read_plain(const uint8_t *p, size_t bytes)
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
 }
 
+/* Plain C has no register probe; its own kernel on weights that stay in the first-level cache is the peak. */
+#define PLAIN_GROUPS 8
+static uint64_t macs_plain(uint64_t rounds, uint32_t seed)
+{
+    _Alignas(64) uint8_t w[544 * PLAIN_GROUPS];
+    _Alignas(64) int8_t q[32 * PLAIN_GROUPS];
+    _Alignas(64) float d[PLAIN_GROUPS] = {0}, sd[PLAIN_GROUPS] = {0}, y[16];
+    _Alignas(64) struct rn_act_sum sum[PLAIN_GROUPS] = {0};
+    memset(w, (int)(seed & 15), sizeof(w));
+    memset(q, 3, sizeof(q));
+    struct rn_acts a = {.n_tok = 1, .mb = 1, .n_groups = PLAIN_GROUPS, .q = q, .d = d, .sd = sd, .sum = sum};
+    struct rn_mm_args args = {.w = w, .n_groups = PLAIN_GROUPS, .a = &a, .y = y, .ldy = 16};
+    uint64_t ret = 0;
+    for (uint64_t i = 0; i < rounds * RN_PROBE_INT8_MACS / (512 * PLAIN_GROUPS); i++) {
+        rn_mm1_q8_0_c(&args, 0, 1);
+        ret += y[0] < 1;
+    }
+    return ret;
+}
+
+/* Probes per instruction set, best first, plain C last. */
+static const struct kind {
+    uint32_t features;
+    uint64_t (*read)(const void *p, size_t bytes);
+    uint64_t (*macs)(uint64_t n_rounds, uint32_t seed);
+    uint64_t rounds; // about a millisecond or two per pass
+} kinds[] = {
+#ifdef RN_CPU_HAVE_AVX512VNNI
+    {RN_CPU_AVX512 | RN_CPU_AVX512_VNNI, rn_probe_read_avx512vnni, rn_probe_int8_avx512vnni, 200000},
+#endif
+#ifdef RN_CPU_HAVE_AVXVNNI
+    {RN_CPU_AVX2_FMA | RN_CPU_AVX_VNNI, rn_probe_read_avx2, rn_probe_int8_avxvnni, 100000},
+#endif
+#ifdef RN_CPU_HAVE_AVX2
+    {RN_CPU_AVX2_FMA, rn_probe_read_avx2, rn_probe_int8_avx2, 100000},
+#endif
+    {0, read_plain, macs_plain, 4000},
+};
+
 static uint64_t read_share(const struct probe *p, uint32_t thread)
 {
     uint32_t n = rn_pool_threads(p->pool);
     size_t steps = p->bytes / STEP, from = steps * thread / n * STEP, to = steps * (thread + 1) / n * STEP;
-#ifdef RN_CPU_HAVE_AVX512VNNI
-    if (p->wide) {
-        return rn_probe_read_avx512vnni(p->memory + from, to - from);
-    }
-#endif
-    return read_plain(p->memory + from, to - from);
+    return p->kind->read(p->memory + from, to - from);
 }
 
 /* Thread 0 times passes of `work` between barriers until end_ns; `amount` is what one pass of all threads did. */
@@ -81,34 +116,9 @@ static void read_thread(void *arg, uint32_t thread)
     passes(p, thread, read_share, (double)p->bytes);
 }
 
-/* Plain C has no register probe; its own kernel on weights that stay in the first-level cache is the peak. */
-#define PLAIN_GROUPS 8
-static uint64_t macs_plain(uint64_t rounds, uint32_t seed)
-{
-    _Alignas(64) uint8_t w[544 * PLAIN_GROUPS];
-    _Alignas(64) int8_t q[32 * PLAIN_GROUPS];
-    _Alignas(64) float d[PLAIN_GROUPS] = {0}, sd[PLAIN_GROUPS] = {0}, y[16];
-    _Alignas(64) struct rn_act_sum sum[PLAIN_GROUPS] = {0};
-    memset(w, (int)(seed & 15), sizeof(w));
-    memset(q, 3, sizeof(q));
-    struct rn_acts a = {.n_tok = 1, .mb = 1, .n_groups = PLAIN_GROUPS, .q = q, .d = d, .sd = sd, .sum = sum};
-    struct rn_mm_args args = {.w = w, .n_groups = PLAIN_GROUPS, .a = &a, .y = y, .ldy = 16};
-    uint64_t ret = 0;
-    for (uint64_t i = 0; i < rounds * RN_PROBE_INT8_MACS / (512 * PLAIN_GROUPS); i++) {
-        rn_mm1_q8_0_c(&args, 0, 1);
-        ret += y[0] < 1;
-    }
-    return ret;
-}
-
 static uint64_t macs_share(const struct probe *p, uint32_t thread)
 {
-#ifdef RN_CPU_HAVE_AVX512VNNI
-    if (p->wide) {
-        return rn_probe_int8_avx512vnni(p->rounds, thread);
-    }
-#endif
-    return macs_plain(p->rounds, thread);
+    return p->kind->macs(p->rounds, thread);
 }
 
 static void macs_thread(void *arg, uint32_t thread)
@@ -122,8 +132,10 @@ void rn_cpu_measure(uint32_t n_threads, uint32_t ms, double *ret_read_gb_per_s, 
     struct probe p = {.bytes = READ_BYTES};
     *ret_read_gb_per_s = 0;
     *ret_int8_tops = 0;
-    const uint32_t need = RN_CPU_AVX512 | RN_CPU_AVX512_VNNI;
-    p.wide = (rn_cpu_features() & need) == need;
+    p.kind = kinds;
+    while ((p.kind->features & ~rn_cpu_features()) != 0) {
+        p.kind++; // the last one needs nothing
+    }
     if (rn_pool_create(&p.pool, n_threads, /*err=*/NULL) < 0) {
         return; // no threads: nothing to compare with
     }
@@ -137,7 +149,7 @@ void rn_cpu_measure(uint32_t n_threads, uint32_t ms, double *ret_read_gb_per_s, 
         rn_mem_region_free(p.memory, p.bytes);
     }
     p.best = 0;
-    p.rounds = p.wide ? 200000 : 4000; // about a millisecond per pass
+    p.rounds = p.kind->rounds;
     p.end_ns = rn_clock_ns() + ms * UINT64_C(500000);
     rn_pool_run(p.pool, macs_thread, &p);
     *ret_int8_tops = p.best * 2 / 1e12;

@@ -1,6 +1,7 @@
 /* Prototypes of all kernel rows, for table.c only. A row's function is named rn_<op>_<row>: rn_mm1_q4_0_c, rn_norm_avx512vnni.
  *
- * One static library per instruction set defines its rows; RN_CPU_HAVE_AVX512VNNI says that this build contains that library.
+ * One static library per instruction set defines its rows; RN_CPU_HAVE_AVX512VNNI and its like say that this build contains that library.
+ * avxvnni has only what 8-bit dot products make faster than avx2.
  * Thread: any; all functions are pure (kernels.h). */
 #pragma once
 
@@ -17,11 +18,17 @@
 #define DECLARE_FLOAT_C(TYPE, name) RN_CPU_DECLARE_FLOAT(name, c)
 #define DECLARE_QUANT_AVX512VNNI(TYPE, name) RN_CPU_DECLARE_QUANT(name, avx512vnni)
 #define DECLARE_FLOAT_AVX512VNNI(TYPE, name) RN_CPU_DECLARE_FLOAT(name, avx512vnni)
+#define DECLARE_QUANT_AVXVNNI(TYPE, name) RN_CPU_DECLARE_QUANT(name, avxvnni)
+#define DECLARE_QUANT_AVX2(TYPE, name) RN_CPU_DECLARE_QUANT(name, avx2)
+#define DECLARE_FLOAT_AVX2(TYPE, name) RN_CPU_DECLARE_FLOAT(name, avx2)
 
 RN_CPU_QUANT_TYPES(DECLARE_QUANT_C)
 RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_C)
 RN_CPU_QUANT_TYPES(DECLARE_QUANT_AVX512VNNI)
 RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_AVX512VNNI)
+RN_CPU_QUANT_TYPES(DECLARE_QUANT_AVXVNNI)
+RN_CPU_QUANT_TYPES(DECLARE_QUANT_AVX2)
+RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_AVX2)
 // clang-format on
 
 #define RN_CPU_DECLARE_ROW(row)                                                                                                            \
@@ -39,12 +46,17 @@ RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_AVX512VNNI)
 
 RN_CPU_DECLARE_ROW(c);
 RN_CPU_DECLARE_ROW(avx512vnni);
+RN_CPU_DECLARE_ROW(avx2);
+void rn_attn_q8_0_avxvnni(const struct rn_attn_args *args);
 
 /* ---- Probes of measure.c, beside the rows of the same instruction set ---------------------------------------------------------- */
 
 /* Reads `bytes` (a multiple of 256) at p, 64-byte aligned; returns something that depends on all of them. */
 uint64_t rn_probe_read_avx512vnni(const void *p, size_t bytes);
+uint64_t rn_probe_read_avx2(const void *p, size_t bytes);
 
 /* n_rounds rounds of independent multiply-add chains from registers; returns something that depends on all of them. */
 #define RN_PROBE_INT8_MACS 1024 /* multiply-adds per round */
 uint64_t rn_probe_int8_avx512vnni(uint64_t n_rounds, uint32_t seed);
+uint64_t rn_probe_int8_avxvnni(uint64_t n_rounds, uint32_t seed);
+uint64_t rn_probe_int8_avx2(uint64_t n_rounds, uint32_t seed);

@@ -7,12 +7,23 @@
 #include "runtime/base/err.h"
 #include "runtime/cpu/rows_internal.h"
 
-#define VNNI (RN_CPU_F16C | RN_CPU_AVX2_FMA | RN_CPU_AVX512 | RN_CPU_AVX512_VNNI)
+#define AVX2 (RN_CPU_F16C | RN_CPU_AVX2_FMA)
+#define AVX512VNNI (AVX2 | RN_CPU_AVX512 | RN_CPU_AVX512_VNNI)
 
 #ifdef RN_CPU_HAVE_AVX512VNNI
-#define ROW_AVX512VNNI(op, fn) {op, "avx512vnni", VNNI, (rn_cpu_fn)fn##_avx512vnni},
+#define ROW_AVX512VNNI(op, fn) {op, "avx512vnni", AVX512VNNI, (rn_cpu_fn)fn##_avx512vnni},
 #else
 #define ROW_AVX512VNNI(op, fn)
+#endif
+#ifdef RN_CPU_HAVE_AVXVNNI
+#define ROW_AVXVNNI(op, fn) {op, "avxvnni", AVX2 | RN_CPU_AVX_VNNI, (rn_cpu_fn)fn##_avxvnni},
+#else
+#define ROW_AVXVNNI(op, fn)
+#endif
+#ifdef RN_CPU_HAVE_AVX2
+#define ROW_AVX2(op, fn) {op, "avx2", AVX2, (rn_cpu_fn)fn##_avx2},
+#else
+#define ROW_AVX2(op, fn)
 #endif
 #define ROW_C(op, fn) {op, "c", 0, (rn_cpu_fn)fn##_c},
 
@@ -20,12 +31,18 @@
 // clang-format off
 #define ROWS(op, fn)           \
     ROW_AVX512VNNI(op, fn)     \
+    ROW_AVX2(op, fn)           \
+    ROW_C(op, fn)
+#define ROWS_INT8(op, fn)      \
+    ROW_AVX512VNNI(op, fn)     \
+    ROW_AVXVNNI(op, fn)        \
+    ROW_AVX2(op, fn)           \
     ROW_C(op, fn)
 
-#define ROWS_QUANT(TYPE, name)               \
-    ROWS(RN_CPU_MM1_##TYPE, rn_mm1_##name)   \
-    ROWS(RN_CPU_MMF_##TYPE, rn_mmf_##name)   \
-    ROWS(RN_CPU_MMN_##TYPE, rn_mmn_##name)
+#define ROWS_QUANT(TYPE, name)                    \
+    ROWS_INT8(RN_CPU_MM1_##TYPE, rn_mm1_##name)   \
+    ROWS_INT8(RN_CPU_MMF_##TYPE, rn_mmf_##name)   \
+    ROWS_INT8(RN_CPU_MMN_##TYPE, rn_mmn_##name)
 #define ROWS_FLOAT(TYPE, name) ROWS(RN_CPU_MM_##TYPE, rn_mm_##name)
 
 static const struct rn_cpu_row rows[] = {
@@ -40,7 +57,7 @@ static const struct rn_cpu_row rows[] = {
     ROWS(RN_CPU_KV_WRITE_F16, rn_kv_write_f16)
     ROWS(RN_CPU_KV_WRITE_Q8_0, rn_kv_write_q8_0)
     ROWS(RN_CPU_ATTN_F16, rn_attn_f16)
-    ROWS(RN_CPU_ATTN_Q8_0, rn_attn_q8_0)
+    ROWS_INT8(RN_CPU_ATTN_Q8_0, rn_attn_q8_0)
     ROWS(RN_CPU_ATTN_COMBINE, rn_attn_combine)
 };
 
@@ -113,7 +130,7 @@ const char *rn_cpu_op_name(enum rn_cpu_op op)
 }
 
 /* Names that --cpu-mask knows, whether or not this build has them, so that one command line works on every machine. */
-static const char *const row_names[] = {"avx512vnni", "c"};
+static const char *const row_names[] = {"avx512vnni", "avxvnni", "avx2", "c"};
 
 static bool name_is(const char *name, const char *word, size_t len)
 {
@@ -141,7 +158,7 @@ static int mask_check(const char *mask, struct rn_err *err)
             known = known || name_is(row_names[i], p, len);
         }
         if (!known) {
-            return rn_err_set(err, -EINVAL, "cpu mask: no kernel row is called '%.*s' (known: avx512vnni, c)", (int)(len > 64 ? 64 : len),
+            return rn_err_set(err, -EINVAL, "cpu mask: no kernel row is called '%.*s' (known: avx512vnni, avxvnni, avx2, c)", (int)(len > 64 ? 64 : len),
                               p);
         }
         p += len + (p[len] == ',');

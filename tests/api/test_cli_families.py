@@ -4,7 +4,7 @@ import pytest
 from cli_kit import DATA, THREADS, dumped, ids_file, kl, load, log_sum_exp, runnel
 
 
-@pytest.mark.parametrize('mask', [[], ['--cpu-mask', 'avx512vnni']])
+@pytest.mark.parametrize('mask', [[], ['--cpu-mask', 'avx512vnni,avxvnni'], ['--cpu-mask', 'avx512vnni,avxvnni,avx2']])
 @pytest.mark.parametrize('name', ['llama', 'llama_bias', 'mistral'])
 def test_family_is_exact(tmp_path, name, mask):
     reference = load(f'families/{name}.json')
@@ -25,7 +25,7 @@ def test_family_is_exact(tmp_path, name, mask):
 def test_steps_threads_and_kernels_change_no_bit(tmp_path, name):
     ids = ids_file(tmp_path, load(f'families/{name}.json')['ids'])
     seen = set()
-    for chunk, threads, mask in (128, 1, 'avx512vnni'), (128, 2, ''), (1, 1, ''), (7, 2, ''), (33, 1, 'avx512vnni'):
+    for chunk, threads, mask in (128, 1, 'avx512vnni,avxvnni,avx2'), (128, 2, ''), (1, 1, 'avx512vnni,avxvnni'), (7, 2, ''), (33, 1, 'avx512vnni'):
         dump = tmp_path / 'rows'
         runnel('logits', '-m', DATA / 'families' / f'{name}.gguf', '--ids-file', ids, '--top', 0, '--dump', dump, '--chunk', chunk, '--threads', threads,
                *(['--cpu-mask', mask] if mask else []), '--window', 40, '--evict', 'token')
