@@ -25,7 +25,9 @@ uint32_t rn_text_n_vocab(const struct rn_text *t);
 bool rn_text_is_end(const struct rn_text *t, uint32_t id);      /* end-of-generation marks */
 bool rn_text_is_control(const struct rn_text *t, uint32_t id);
 int64_t rn_text_bos(const struct rn_text *t);                   /* -1 = none */
-bool rn_text_adds_bos(const struct rn_text *t);                 /* the file's add_bos_token */
+/* The file's add_bos_token, and there is a BOS. Who feeds raw text puts rn_text_bos before its ids where this is true. A rendered
+ * conversation has what the template wrote: BOS where it says so, and nothing is to be added, whatever this says. So BOS comes once. */
+bool rn_text_adds_bos(const struct rn_text *t);
 bool rn_text_has_template(const struct rn_text *t);
 uint64_t rn_text_fingerprint(const struct rn_text *t);          /* XXH3 of vocabulary, merges, types, pre-tokenizer */
 
@@ -54,6 +56,7 @@ int rn_text_tokenize_rendered_from(const struct rn_text *t, const struct rn_rend
 struct rn_detok {
     unsigned char held[4]; /* an unfinished character */
     unsigned n_held;
+    bool inside; /* plain text came before: a first space is text. Set it where ids go on with a text whose ids were not pushed */
 };
 
 /* Appends what can be said after `id`. special: control tokens appear as text, else as nothing. */

@@ -11,6 +11,7 @@
 
 #include "runtime/base/err.h"
 #include "runtime/model/gguf.h"
+#include "runtime/text/heap.h"
 #include "runtime/text/unicode.h"
 
 #define NONE UINT32_MAX
@@ -140,37 +141,6 @@ int rn_bpe_init(struct rn_bpe *ret, const struct rn_vocab *v, const struct rn_gg
     return 0;
 }
 
-static void heap_push(uint64_t *heap, size_t *n, uint64_t entry)
-{
-    size_t i = (*n)++;
-    while (i > 0 && heap[(i - 1) / 2] > entry) {
-        heap[i] = heap[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    heap[i] = entry;
-}
-
-static uint64_t heap_pop(uint64_t *heap, size_t *n)
-{
-    uint64_t top = heap[0];
-    uint64_t last = heap[--*n];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= *n) {
-            break;
-        }
-        child += child + 1 < *n && heap[child + 1] < heap[child];
-        if (heap[child] >= last) {
-            break;
-        }
-        heap[i] = heap[child];
-        i = child;
-    }
-    heap[i] = last;
-    return top;
-}
-
 /* Pushes the merge of symbol i with the one after it, if there is one. */
 static void offer(const struct rn_bpe *b, const struct rn_bpe_scratch *s, size_t *n_heap, uint32_t i)
 {
@@ -179,7 +149,7 @@ static void offer(const struct rn_bpe *b, const struct rn_bpe_scratch *s, size_t
     }
     uint32_t rank = *find_slot(b, s->symbols[i].id, s->symbols[s->symbols[i].next].id);
     if (rank != 0) {
-        heap_push(s->heap, n_heap, (uint64_t)(rank - 1) << 32 | i);
+        rn_heap_push(s->heap, n_heap, (uint64_t)(rank - 1) << 32 | i);
     }
 }
 
@@ -191,7 +161,7 @@ static void merge_all(const struct rn_bpe *b, struct rn_bpe_scratch *s, uint32_t
         offer(b, s, &n_heap, i);
     }
     while (n_heap > 0) {
-        uint64_t entry = heap_pop(s->heap, &n_heap);
+        uint64_t entry = rn_heap_pop(s->heap, &n_heap);
         const struct rn_bpe_merge *m = &b->merges[entry >> 32];
         uint32_t i = (uint32_t)entry;
         uint32_t right = sym[i].next;

@@ -2,6 +2,8 @@
  *
  * I1  What is held is a proper prefix of a character, so at most three bytes.
  * I2  Output depends on the bytes so far, never on how they were cut into tokens: one step per byte.
+ * I3  Where the tokenizer puts a space before a text, and before what follows a special token, that space is taken away again: the text
+ *     of a text's ids is that text.
  * An ill-formed sequence becomes one U+FFFD per maximal subpart (Unicode Standard 3.9, the WHATWG Encoding Standard's decoder): what
  * browsers and Python's errors="replace" give for the same bytes. */
 #include <errno.h>
@@ -47,11 +49,22 @@ int rn_detok_push(struct rn_detok *d, const struct rn_text *t, uint32_t id, bool
     if (id >= t->vocab.n_vocab) {
         return -EINVAL;
     }
-    if (t->vocab.types[id] == RN_TOKEN_UNUSED || (!special && rn_vocab_is_control(&t->vocab, id))) {
+    bool control = rn_vocab_is_control(&t->vocab, id);
+    bool plain = !control && t->vocab.types[id] != RN_TOKEN_USER;
+    if (control || t->vocab.types[id] == RN_TOKEN_USER) {
+        d->inside = false;
+    }
+    if (t->vocab.types[id] == RN_TOKEN_UNUSED || (control && !special)) {
         return 0;
     }
     size_t len;
     const char *bytes = rn_vocab_bytes(&t->vocab, id, &len);
+    if (plain && len > 0) {
+        size_t prefix = t->by_score && t->spm.space_prefix && !d->inside && bytes[0] == ' '; // keeps I3
+        bytes += prefix;
+        len -= prefix;
+        d->inside = true;
+    }
     // A byte becomes at most one replacement character of its own and releases at most one for what was held.
     if (rn_buf_reserve(out, (len + d->n_held) * REPLACEMENT_BYTES) < 0) {
         return -ENOMEM;

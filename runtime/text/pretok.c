@@ -1,8 +1,4 @@
-/* See pretok.h.
- *
- * The expressions are those of the models' own tokenizers. \s is written out: PCRE2's has one character more (U+180E) than the White_Space
- * property, which those use. Every repetition of a single class is possessive where no other match can follow from giving back, so
- * that nothing is tried twice: time stays linear, and the matcher needs no stack. */
+/* Pre-tokenizers at work: compiles a row's expressions and cuts text with them. The rows are in pretok_rows.c. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "runtime/text/pretok.h"
@@ -14,25 +10,6 @@
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
 #include "runtime/text/unicode.h"
-
-#define SPACE "\\x09-\\x0D\\x{85}\\p{Z}"
-#define END_OF_SPACES "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]++"
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}++| ?\\p{N}++| ?[^" SPACE "\\p{L}\\p{N}]++|" END_OF_SPACES
-#define SUFFIX "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
-
-// Names are unique: their order means nothing.
-static const struct rn_pretok_row rows[] = {
-    {.names = {"gpt-2", "phi-2"}, .passes = {GPT2}},
-    {.names = {"smollm", "starcoder", "refact"}, .passes = {"\\p{N}", GPT2}},
-    {.names = {"llama-bpe", "llama-v3", "llama3", "falcon3", "pixtral", "lfm2"},
-     .passes = {SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}++|\\p{N}{1,3}+| ?[^" SPACE "\\p{L}\\p{N}]++[\\r\\n]*+|[" SPACE
-                       "]*[\\r\\n]+|" END_OF_SPACES},
-     .ignore_merges = true,
-     .add_bos = true},
-    {.names = {"falcon"}, .passes = {"[\\p{P}$+<=>^~|`]++", GPT2, "[0-9][0-9][0-9]"}},
-    // Files from before tokenizer.ggml.pre existed.
-    {.names = {"default"}, .passes = {"[\\p{P}$+<=>^~|]++", GPT2, "\\p{N}++", "[0-9][0-9][0-9]"}},
-};
 
 struct rn_pretok {
     pcre2_general_context *general;
@@ -51,18 +28,6 @@ struct rn_pretok_run {
     struct rn_err *err;
 };
 
-const struct rn_pretok_row *rn_pretok_find(const char *name, size_t len)
-{
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        for (size_t n = 0; n < RN_PRETOK_MAX_NAMES && rows[i].names[n] != NULL; n++) {
-            if (strlen(rows[i].names[n]) == len && memcmp(rows[i].names[n], name, len) == 0) {
-                return &rows[i];
-            }
-        }
-    }
-    return NULL;
-}
-
 static void *pcre_alloc(PCRE2_SIZE bytes, void *user)
 {
     (void)user;
@@ -75,12 +40,12 @@ static void pcre_free(void *p, void *user)
     rn_mem_free(p);
 }
 
-static int compile_pass(struct rn_pretok *p, pcre2_compile_context *context, const char *pattern, struct rn_err *err)
+static int compile_pass(struct rn_pretok *p, pcre2_compile_context *context, const char *pattern, bool bytes, struct rn_err *err)
 {
+    uint32_t options = PCRE2_NO_AUTO_CAPTURE | (bytes ? 0 : PCRE2_UTF | PCRE2_UCP);
     int code;
     PCRE2_SIZE at;
-    pcre2_code *re =
-        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE, &code, &at, context);
+    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options, &code, &at, context);
     if (re == NULL && code == PCRE2_ERROR_HEAP_FAILED) {
         return rn_err_nomem(err, strlen(pattern), "a pre-tokenizer's pattern");
     }
@@ -106,7 +71,7 @@ int rn_pretok_create(struct rn_pretok **ret, const struct rn_pretok_row *row, st
     pcre2_compile_context *context = p->general == NULL ? NULL : pcre2_compile_context_create(p->general);
     int r = context == NULL ? rn_err_nomem(err, sizeof(*p), "a pre-tokenizer") : 0;
     for (unsigned i = 0; r == 0 && i < RN_PRETOK_MAX_PASSES && row->passes[i] != NULL; i++) {
-        r = compile_pass(p, context, row->passes[i], err);
+        r = compile_pass(p, context, row->passes[i], row->byte_pass > 0 && i >= row->byte_pass, err);
     }
     pcre2_compile_context_free(context);
     if (r < 0) {

@@ -11,17 +11,21 @@ struct rn_err;
 struct rn_pretok;
 
 #define RN_PRETOK_MAX_NAMES 8
-#define RN_PRETOK_MAX_PASSES 4
+#define RN_PRETOK_MAX_PASSES 6
 
 struct rn_pretok_row {
     const char *names[RN_PRETOK_MAX_NAMES];   /* tokenizer.ggml.pre; NULL ends the list */
     const char *passes[RN_PRETOK_MAX_PASSES]; /* PCRE2, matched in UTF mode; NULL ends the list; none matches an empty text */
+    unsigned byte_pass;                       /* not 0: from this pass on, patterns match single bytes, not characters */
+    bool nfc;                                 /* text is brought to Unicode's form C first */
     bool ignore_merges;                       /* a whole piece that is a token is taken as it is */
     bool add_bos;                             /* where the file does not say */
 };
 
 /* The row with this name, or NULL. */
 const struct rn_pretok_row *rn_pretok_find(const char *name, size_t len);
+/* The i-th row, in no order that means anything, or NULL: for tests that go through all of them. */
+const struct rn_pretok_row *rn_pretok_row(size_t i);
 
 /* Compiles a row. The result is immutable and shared by all threads. -ENOMEM; -EINVAL: a pattern does not compile (our bug). */
 int rn_pretok_create(struct rn_pretok **ret, const struct rn_pretok_row *row, struct rn_err *err);

@@ -1,7 +1,8 @@
 /* runtime/text.h: a model file's tokenizer and template put together, and the way of a text through them.
  *
  * A text is cut three times: special tokens first (special.c), what lies between them by the pre-tokenizer (pretok.c), each piece by BPE
- * (bpe.c). A failed call leaves the caller's list of ids as it was. */
+ * (bpe.c). SentencePiece-style vocabularies have no pre-tokenizer: spm.c merges what lies between special tokens. A failed call leaves
+ * the caller's list of ids as it was. */
 #include "runtime/text.h"
 
 #include <errno.h>
@@ -24,8 +25,13 @@ static int shown(struct rn_gguf_str s)
     return n;
 }
 
-/* The tokenizer model has a name of its own, beside the pre-tokenizer's. */
-static int check_model(const struct rn_gguf *g, struct rn_err *err)
+static bool is_name(struct rn_gguf_str s, const char *name)
+{
+    return s.len == strlen(name) && memcmp(s.data, name, s.len) == 0;
+}
+
+/* The tokenizer model has a name of its own, beside the pre-tokenizer's: "gpt2" is BPE, "llama" is SentencePiece-style. */
+static int read_model(const struct rn_gguf *g, bool *ret_by_score, struct rn_err *err)
 {
     struct rn_gguf_str model;
     int r = rn_gguf_get_str(g, "tokenizer.ggml.model", &model, err);
@@ -35,9 +41,11 @@ static int check_model(const struct rn_gguf *g, struct rn_err *err)
     if (r == 0) {
         return rn_err_set(err, -ENOTSUP, "the file has no tokenizer (tokenizer.ggml.model is missing)");
     }
-    if (model.len != 4 || memcmp(model.data, "gpt2", 4) != 0) {
-        return rn_err_set(err, -ENOTSUP, "tokenizer.ggml.model '%.*s' is not supported, expected 'gpt2'", shown(model), model.data);
+    if (!is_name(model, "gpt2") && !is_name(model, "llama")) {
+        return rn_err_set(err, -ENOTSUP, "tokenizer.ggml.model '%.*s' is not supported, expected 'gpt2' or 'llama'", shown(model),
+                          model.data);
     }
+    *ret_by_score = is_name(model, "llama");
     return 0;
 }
 
@@ -61,13 +69,16 @@ static uint64_t hash_array(const struct rn_gguf *g, const char *key, enum rn_ggu
     return rn_gguf_get_array(g, key, type, &a, NULL) == 1 ? XXH3_64bits_withSeed(a.data, a.bytes, hash) : hash;
 }
 
-static uint64_t fingerprint(const struct rn_text *t, const struct rn_gguf *g, const struct rn_pretok_row *row)
+static uint64_t fingerprint(const struct rn_text *t, const struct rn_gguf *g, const char *name)
 {
     // Both arrays were read already; their bytes in the file hold the lengths too.
     uint64_t hash = hash_array(g, "tokenizer.ggml.tokens", RN_GGUF_STR, 0);
     hash = hash_array(g, "tokenizer.ggml.merges", RN_GGUF_STR, hash);
     hash = XXH3_64bits_withSeed(t->vocab.types, t->vocab.n_vocab, hash);
-    return XXH3_64bits_withSeed(row->names[0], strlen(row->names[0]), hash);
+    if (t->by_score) {
+        hash = hash_array(g, "tokenizer.ggml.scores", RN_GGUF_F32, hash) + t->spm.space_prefix;
+    }
+    return XXH3_64bits_withSeed(name, strlen(name), hash);
 }
 
 /* A NUL-terminated copy of a token's name; id -1: NULL. */
@@ -97,33 +108,41 @@ static int read_template(struct rn_text *t, const struct rn_gguf *g, struct rn_e
     return 0; // one that does not parse is reported when it is used
 }
 
+/* What cuts the text between special tokens, by pre-tokenizer and merges. */
+static int create_merging(struct rn_text *t, const struct rn_gguf *g, const struct rn_pretok_row *row, struct rn_err *err)
+{
+    t->nfc = row->nfc;
+    t->add_bos = row->add_bos;
+    int r = rn_bpe_init(&t->bpe, &t->vocab, g, row->ignore_merges, err);
+    return r == 0 ? rn_pretok_create(&t->pretok, row, err) : r;
+}
+
 static int create_tokenizer(struct rn_text *t, const struct rn_gguf *g, struct rn_err *err)
 {
     const struct rn_pretok_row *row = NULL;
-    int r = check_model(g, err);
-    if (r == 0) {
+    int r = read_model(g, &t->by_score, err);
+    if (r == 0 && !t->by_score) {
         r = find_pretok(g, &row, err);
     }
     if (r == 0) {
-        r = rn_vocab_init(&t->vocab, g, err);
+        r = rn_vocab_init(&t->vocab, g, t->by_score ? RN_VOCAB_PIECES : RN_VOCAB_BYTE_LEVEL, err);
     }
     if (r == 0) {
         r = rn_special_init(&t->special, &t->vocab, err);
     }
-    if (r == 0) {
-        r = rn_bpe_init(&t->bpe, &t->vocab, g, row->ignore_merges, err);
+    if (r == 0 && t->by_score) {
+        t->add_bos = true;
+        r = rn_spm_init(&t->spm, &t->vocab, g, err);
+    } else if (r == 0) {
+        r = create_merging(t, g, row, err);
     }
     if (r == 0) {
-        r = rn_pretok_create(&t->pretok, row, err);
-    }
-    if (r == 0) {
-        t->add_bos = row->add_bos;
         r = rn_gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &t->add_bos, err);
     }
     if (r < 0) {
         return r;
     }
-    t->fingerprint = fingerprint(t, g, row);
+    t->fingerprint = fingerprint(t, g, t->by_score ? "llama" : row->names[0]);
     return 0;
 }
 
@@ -162,6 +181,7 @@ void rn_text_destroy(struct rn_text *t)
     rn_mem_free(t->bos_token);
     rn_pretok_destroy(t->pretok);
     rn_bpe_finish(&t->bpe);
+    rn_spm_finish(&t->spm);
     rn_special_finish(&t->special);
     rn_vocab_finish(&t->vocab);
     rn_mem_free(t);
@@ -220,22 +240,51 @@ int rn_text_render(const struct rn_text *t, json_t *variables, struct rn_rendere
 /* One call of tokenize: scratch and where ids go. owner: the calling thread. */
 struct work {
     const struct rn_text *t;
-    struct rn_pretok_run *run;
-    struct rn_bpe_scratch scratch;
-    const char *part; /* the text between two special tokens that is being cut */
+    struct rn_pretok_run *run; /* NULL where t has none */
+    struct rn_bpe_scratch bpe;
+    struct rn_spm_scratch spm;
+    struct rn_nfc_scratch nfc;
+    struct rn_buf normal; /* form C of the part */
+    const char *part;     /* the text between two special tokens that is being cut */
     struct rn_ids *ids;
 };
+
+static void work_finish(struct work *w)
+{
+    rn_buf_finish(&w->normal);
+    rn_nfc_scratch_finish(&w->nfc);
+    rn_spm_scratch_finish(&w->spm);
+    rn_bpe_scratch_finish(&w->bpe);
+    rn_pretok_run_destroy(w->run);
+}
 
 static int encode_piece(void *user, size_t at, size_t len)
 {
     struct work *w = user;
-    return rn_bpe_encode(&w->t->bpe, &w->scratch, w->part + at, len, w->ids);
+    return rn_bpe_encode(&w->t->bpe, &w->bpe, w->part + at, len, w->ids);
+}
+
+static int cut_and_merge(struct work *w, const char *part, size_t len, struct rn_err *err)
+{
+    if (w->t->nfc && !rn_nfc_is_normal(part, len)) {
+        rn_buf_clear(&w->normal);
+        int r = rn_nfc_add(&w->nfc, part, len, &w->normal);
+        if (r < 0) {
+            return r;
+        }
+        part = w->normal.data;
+        len = w->normal.len;
+    }
+    w->part = part;
+    return rn_pretok_split(w->run, part, len, encode_piece, w, err);
 }
 
 static int encode_part(struct work *w, const char *part, size_t len, struct rn_err *err)
 {
-    w->part = part;
-    int r = rn_pretok_split(w->run, part, len, encode_piece, w, err);
+    if (len == 0) { // SentencePiece's prefix too is for text only
+        return 0;
+    }
+    int r = w->t->by_score ? rn_spm_encode(&w->t->spm, &w->spm, part, len, w->ids) : cut_and_merge(w, part, len, err);
     return r == -ENOMEM ? rn_err_nomem(err, len, "token ids") : r;
 }
 
@@ -250,7 +299,7 @@ static int tokenize(const struct rn_text *t, const char *text, const char *own, 
         return 0;
     }
     struct work w = {.t = t, .ids = ids};
-    int r = rn_pretok_run_create(&w.run, t->pretok, err);
+    int r = t->by_score ? 0 : rn_pretok_run_create(&w.run, t->pretok, err);
     size_t n_before = ids->len;
     size_t at = 0;
     struct rn_special_hit hit;
@@ -265,8 +314,7 @@ static int tokenize(const struct rn_text *t, const char *text, const char *own, 
         r = encode_part(&w, text + at, len - at, err);
     }
     ids->len = r == 0 ? ids->len : n_before;
-    rn_bpe_scratch_finish(&w.scratch);
-    rn_pretok_run_destroy(w.run);
+    work_finish(&w);
     return r;
 }
 

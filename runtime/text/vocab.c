@@ -45,7 +45,7 @@ void rn_vocab_finish(struct rn_vocab *v)
     rn_mem_free(v->types);
     rn_mem_free(v->is_end);
     rn_mem_free(v->slots);
-    *v = (struct rn_vocab){.bos = -1, .eos = -1};
+    *v = (struct rn_vocab){.bos = -1, .eos = -1, .unknown = -1};
 }
 
 const char *rn_vocab_bytes(const struct rn_vocab *v, uint32_t id, size_t *ret_len)
@@ -93,6 +93,20 @@ bool rn_vocab_decode_byte_level(const char *text, size_t len, char *out, size_t 
     }
     *ret_len = n_out;
     return true;
+}
+
+size_t rn_vocab_read_spaces(const char *text, size_t len, char *out)
+{
+    size_t n_out = 0;
+    for (size_t at = 0; at < len;) {
+        if (len - at >= 3 && memcmp(text + at, "\xE2\x96\x81", 3) == 0) {
+            out[n_out++] = ' ';
+            at += 3;
+        } else {
+            out[n_out++] = text[at++];
+        }
+    }
+    return n_out;
 }
 
 static int read_types(struct rn_vocab *v, const struct rn_gguf *g, struct rn_err *err)
@@ -162,6 +176,11 @@ static bool decode_token(struct rn_vocab *v, uint32_t id, struct rn_gguf_str s, 
         return true;
     }
     bool normal = v->types[id] == RN_TOKEN_NORMAL || v->types[id] == RN_TOKEN_BYTE;
+    if (v->writing == RN_VOCAB_PIECES && (normal || v->types[id] == RN_TOKEN_USER)) {
+        *ret_len = rn_vocab_read_spaces(s.data, s.len, out);
+        // A literal with spaces is for spaces in the text, which are cut out before; what merges may be U+2581 there.
+        return *ret_len > 0 && (normal || memchr(out, ' ', *ret_len) == NULL);
+    }
     if (normal && rn_vocab_decode_byte_level(s.data, s.len, out, ret_len)) {
         return *ret_len > 0;
     }
@@ -233,7 +252,6 @@ static int read_id(const struct rn_vocab *v, const struct rn_gguf *g, const char
 
 static int read_special_ids(struct rn_vocab *v, const struct rn_gguf *g, struct rn_err *err)
 {
-    int64_t unknown;
     int64_t padding;
     int64_t turn;
     int64_t message;
@@ -242,9 +260,12 @@ static int read_special_ids(struct rn_vocab *v, const struct rn_gguf *g, struct 
         int64_t *to;
         bool is_end;
     } ids[] = {
-        {"tokenizer.ggml.bos_token_id", &v->bos, false},      {"tokenizer.ggml.eos_token_id", &v->eos, true},
-        {"tokenizer.ggml.eot_token_id", &turn, true},         {"tokenizer.ggml.eom_token_id", &message, true},
-        {"tokenizer.ggml.unknown_token_id", &unknown, false}, {"tokenizer.ggml.padding_token_id", &padding, false},
+        {"tokenizer.ggml.bos_token_id", &v->bos, false},
+        {"tokenizer.ggml.eos_token_id", &v->eos, true},
+        {"tokenizer.ggml.eot_token_id", &turn, true},
+        {"tokenizer.ggml.eom_token_id", &message, true},
+        {"tokenizer.ggml.unknown_token_id", &v->unknown, false},
+        {"tokenizer.ggml.padding_token_id", &padding, false},
     };
     for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
         int r = read_id(v, g, ids[i].key, ids[i].to, err);
@@ -311,9 +332,9 @@ static void mark_ends_by_name(struct rn_vocab *v)
     }
 }
 
-int rn_vocab_init(struct rn_vocab *ret, const struct rn_gguf *g, struct rn_err *err)
+int rn_vocab_init(struct rn_vocab *ret, const struct rn_gguf *g, enum rn_vocab_writing writing, struct rn_err *err)
 {
-    struct rn_vocab v = {.bos = -1, .eos = -1};
+    struct rn_vocab v = {.writing = writing, .bos = -1, .eos = -1, .unknown = -1};
     struct rn_gguf_array tokens;
     int r = rn_gguf_get_array(g, "tokenizer.ggml.tokens", RN_GGUF_STR, &tokens, err);
     if (r < 0) {

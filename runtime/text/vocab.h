@@ -1,6 +1,7 @@
 /* The vocabulary of a model: what each token id says, its type, which ids end an answer, and which plain token says given bytes.
  *
- * Byte-level: normal tokens are written in GPT-2's byte alphabet and kept here as the bytes they stand for. All bytes lie in one arena; nothing is allocated per token. Immutable after init: shared by all threads. */
+ * Tokens are kept as the bytes they stand for, however the file writes them (enum rn_vocab_writing). All bytes lie in one arena; nothing
+ * is allocated per token. Immutable after init: shared by all threads. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +24,14 @@ enum rn_token_type {
     RN_TOKEN_BYTE = 6, /* written <0xNN> */
 };
 
+/* How a file writes plain tokens. */
+enum rn_vocab_writing {
+    RN_VOCAB_BYTE_LEVEL, /* normal ones in GPT-2's alphabet of bytes, user-defined ones as they are */
+    RN_VOCAB_PIECES,     /* UTF-8, a space as U+2581 */
+};
+
 struct rn_vocab {
+    enum rn_vocab_writing writing;
     uint32_t n_vocab;
     char *arena;      /* the bytes that each token stands for; of control tokens: their name */
     uint32_t *starts; /* [n_vocab + 1] into arena */
@@ -34,10 +42,11 @@ struct rn_vocab {
     uint64_t slot_seed; /* a hash of the whole vocabulary: a file cannot be made whose tokens all collide */
     int64_t bos;        /* -1 = none */
     int64_t eos;
+    int64_t unknown;
 };
 
 /* -EINVAL: damaged; -E2BIG: a limit above; -ENOMEM. */
-int rn_vocab_init(struct rn_vocab *ret, const struct rn_gguf *g, struct rn_err *err);
+int rn_vocab_init(struct rn_vocab *ret, const struct rn_gguf *g, enum rn_vocab_writing writing, struct rn_err *err);
 void rn_vocab_finish(struct rn_vocab *v);
 
 /* The bytes of a token; id < n_vocab. Borrowed as long as v lives; not NUL-terminated. */
@@ -52,3 +61,6 @@ int64_t rn_vocab_find(const struct rn_vocab *v, const char *bytes, size_t len);
 /* Decodes text in the byte alphabet; at most len bytes are written to out, which must not overlap text. Returns false, and leaves
  * *ret_len alone, if a character is not of that alphabet. */
 bool rn_vocab_decode_byte_level(const char *text, size_t len, char *out, size_t *ret_len);
+
+/* Copies text with a space for each U+2581; at most len bytes are written to out, which must not overlap text. Returns how many. */
+size_t rn_vocab_read_spaces(const char *text, size_t len, char *out);

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/text/unicode.h"
 
 /* ---- unicode ---- */
@@ -50,6 +51,78 @@ static void decoding_accepts_exactly_the_scalar_values(void **state)
     assert_int_equal(rn_unicode_valid_len("\xF0\x8F\xBF\xBF", 4), 0);
 }
 
+static void assert_nfc(const char *text, size_t len, const char *expected, size_t expected_len)
+{
+    struct rn_nfc_scratch scratch = {0};
+    struct rn_buf out = {0};
+    assert_int_equal(rn_nfc_add(&scratch, text, len, &out), 0);
+    if (out.len != expected_len || memcmp(out.data, expected, expected_len) != 0) {
+        fail_msg("'%.*s' became '%.*s', not '%.*s'", (int)len, text, (int)out.len, out.data, (int)expected_len, expected);
+    }
+    assert_true(!rn_nfc_is_normal(text, len) || (len == expected_len && memcmp(text, expected, len) == 0));
+    rn_buf_finish(&out);
+    rn_nfc_scratch_finish(&scratch);
+}
+
+/* Answers by Python's unicodedata, which takes them from the Unicode database. */
+static void form_c_is_unicodes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        const char *expected;
+    } cases[] = {
+        {"abc \u00E9\n", "abc \u00E9\n"},
+        {"e\u0301", "\u00E9"},
+        {"a\u0302\u0323", "\u1EAD"},                                 // marks are ordered, then both compose
+        {"a\u0315\u0300\u05AE\u0300b", "\u00E0\u05AE\u0300\u0315b"}, // from NormalizationTest.txt, part 1
+        {"q\u0307\u0323", "q\u0323\u0307"},
+        {"\u212B\u2126\u212A", "\u00C5\u03A9K"},      // look-alikes that are the same
+        {"\u0958\u2ADC", "\u0915\u093C\u2ADD\u0338"}, // excluded from composition
+        {"\u1112\u1161\u11AB\uAE00", "\uD55C\uAE00"}, // Hangul
+        {"\uD558\u11AB\u11AB", "\uD55C\u11AB"},
+        {"\u0B47\u0B3E\u09C7\u09D7", "\u0B4B\u09CC"}, // vowel signs of class 0
+        {"\U0001D15E", "\U0001D157\U0001D165"},
+        {"\u0344\u0301e\u0301", "\u0308\u0301\u0301\u00E9"},
+        {"\uFB01\uFF21\u00BD", "\uFB01\uFF21\u00BD"}, // form C keeps what only looks alike
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_nfc(cases[i].text, strlen(cases[i].text), cases[i].expected, strlen(cases[i].expected));
+    }
+    assert_nfc("e\xFF\u0301\xC3", 5, "e\xFF\u0301\xC3", 5);
+    assert_nfc("e\u0301\0e\u0301\xED\xA0\x80", 10, "\u00E9\0\u00E9\xED\xA0\x80", 8);
+}
+
+static void piles_of_marks_are_normalised_in_linear_time(void **state)
+{
+    (void)state;
+    struct rn_buf text = {0};
+    struct rn_buf out = {0};
+    struct rn_nfc_scratch scratch = {0};
+    assert_int_equal(rn_buf_add_char(&text, 'e'), 0);
+    while (text.len < 400000) { // in the worst order
+        assert_int_equal(rn_buf_add_str(&text, text.len < 200000 ? "\u0301" : "\u0323"), 0);
+    }
+    uint64_t start = rn_clock_ns();
+    assert_int_equal(rn_nfc_add(&scratch, text.data, text.len, &out), 0);
+    assert_true(rn_clock_ms(start, rn_clock_ns()) < 5000); // some 10^10 steps if marks were sorted by insertion
+    assert_true(rn_unicode_valid_len(out.data, out.len) == out.len);
+    assert_true(out.len >= text.len - 4 && out.len <= text.len);
+    // A run below the limit is in the right order as a whole.
+    rn_buf_clear(&text);
+    rn_buf_clear(&out);
+    for (unsigned i = 0; i < 1000; i++) {
+        assert_int_equal(rn_buf_add_str(&text, i == 0 ? "q" : i < 500 ? "\u0301" : "\u0323"), 0);
+    }
+    assert_int_equal(rn_nfc_add(&scratch, text.data, text.len, &out), 0);
+    assert_int_equal(out.len, text.len);
+    assert_memory_equal(out.data, "q\u0323\u0323", 5);
+    assert_memory_equal(out.data + 1 + 2 * 500, "\u0301", 2);
+    rn_nfc_scratch_finish(&scratch);
+    rn_buf_finish(&out);
+    rn_buf_finish(&text);
+}
+
 /* ---- pre-tokenizers ---- */
 
 struct pieces {
@@ -71,6 +144,7 @@ static int note_piece(void *user, size_t at, size_t len)
     return rn_buf_add(&p->joined, p->text + at, len);
 }
 
+/* As rn_text_tokenize does it; p->text is the text that was cut. */
 static void split_with(const char *name, const char *text, size_t len, struct pieces *p)
 {
     const struct rn_pretok_row *row = rn_pretok_find(name, strlen(name));
@@ -80,11 +154,20 @@ static void split_with(const char *name, const char *text, size_t len, struct pi
     assert_non_null(row);
     assert_int_equal(rn_pretok_create(&pretok, row, &err), 0);
     assert_int_equal(rn_pretok_run_create(&run, pretok, &err), 0);
+    struct rn_nfc_scratch nfc = {0};
+    struct rn_buf normal = {0};
+    if (row->nfc) {
+        assert_int_equal(rn_nfc_add(&nfc, text, len, &normal), 0);
+        text = normal.data;
+        len = normal.len;
+    }
     *p = (struct pieces){.text = text};
     int r = rn_pretok_split(run, text, len, note_piece, p, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(r, 0);
     assert_int_equal(p->end, len);
+    rn_nfc_scratch_finish(&nfc);
+    rn_buf_finish(&normal);
     rn_pretok_run_destroy(run);
     rn_pretok_destroy(pretok);
 }
@@ -114,7 +197,29 @@ static void pretokenizers_cut_as_their_models_do(void **state)
         {"starcoder", "v10 beta", "v|1|0| beta"},
         {"llama-bpe", "1234567 it'S\n\nOK", "123|456|7| it|'S|\n\n|OK"},
         {"llama-bpe", "  \n \n  x(y)\n\n", "  \n \n| | x|(y|)\n\n"},
+        {"llama-bpe", "We'LL a'\u017F", "We|'LL| a|'\u017F"}, // long s is an s too
+        {"dbrx", "1234567 it'S", "123|456|7| it|'S"},
+        {"mpt", "I'll 12345  x", "I|'ll| 12345| | x"},
+        {"mpt", "e\u0301 x", "\u00E9| x"},
+        {"command-r", "cafe\u0301 2024", "caf\u00E9| |2|0|2|4"},
+        {"qwen2", "1234567 it'S\n\nOK", "1|2|3|4|5|6|7| it|'S|\n\n|OK"},
+        {"qwen2", "e\u0301\u0323 \uAC00\u11A8", "\u1EB9|\u0301| \uAC01"},
+        {"qwen2", "x(y)\n\n", "x|(y|)\n\n"},
+        {"qwen35", "\u0915\u093F a\u0302b\u0301x", "\u0915\u093F| \u00E2b\u0301x"},
+        {"stablelm2", "e\u0301 12", "e|\u0301| |1|2"},
+        {"tekken", "HelloWorld HTTPServer iPhone", "Hello|World| HTTPServer| i|Phone"},
+        {"tekken", "12 \u00C4\u00D6\u00DC\u00E4 \u0415\u0421\u0442\u044C it's",
+         "1|2| \u00C4\u00D6\u00DC\u00E4| \u0415\u0421\u0442\u044C| it|'s"},
+        {"tekken", "\u00E9\u00C9t\u00C9 \u65E5\u672CAb a//\n", "\u00E9|\u00C9t|\u00C9| \u65E5\u672CAb| a|//\n"},
+        {"gpt-4o", "1234 HelloWorld's it'S IT'LL a'b", "123|4| Hello|World's| it'S| IT'LL| a|'b"},
+        {"gpt-4o", "\u0391\u0392\u03B3\u0394 e\u0301E\u0301", "\u0391\u0392\u03B3|\u0394| e\u0301|E\u0301"},
+        {"deepseek-llm", "Hello  world\n 12", "Hello| | world|\n| |1|2"},
+        {"deepseek-llm", "a   ", "a|   "},
+        {"deepseek-llm", " \u65E5\u672C\u3001\u3042!?", " |\u65E5\u672C|\u3001|\u3042|!?"},
+        {"deepseek-coder", "x = y_1; \u65E5a", "x| =| y|_|1|;| |\u65E5|a"},
+        {"deepseek-v3", "1234 .foo(bar) \u65E5\u672C a\u0301!\n", "123|4| .|foo|(bar|)| |\u65E5\u672C| a\u0301|!\n"},
         {"falcon", "a,b 12345", "a|,|b| |123|45"},
+        {"falcon", "it 7 \u00BD", "it| |7| \xC2|\xBD"},
         {"default", "a+b 12345", "a|+|b| |123|45"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -492,6 +597,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(byte_alphabet_is_a_bijection),
         cmocka_unit_test(decoding_accepts_exactly_the_scalar_values),
+        cmocka_unit_test(form_c_is_unicodes),
+        cmocka_unit_test(piles_of_marks_are_normalised_in_linear_time),
         cmocka_unit_test(pretokenizers_cut_as_their_models_do),
         cmocka_unit_test(bytes_that_are_not_utf8_are_single_other_characters),
         cmocka_unit_test(pretokenizer_names_are_found_exactly),

@@ -9,38 +9,34 @@
 static void long_runs_cost_linear_time(void **state)
 {
     (void)state;
-    static const char *const units[] = {"a",    "\n",       " ",       "\t ", "\u0301", "\u00E9", "1",  "'",   "!",
-                                        "\xFF", "\xE2\x82", "a\u0301", " \n", "<|x|",   "<",      "A1", "abc", "\u3000\r"};
-    static const char *const names[] = {"gpt-2", "smollm", "llama-bpe", "falcon", "default"};
+    static const char *const units[] = {"a",    "\n",       " ",       "\t ", "\u0301",       "\u00E9", "1",  "'",      "!",
+                                        "\xFF", "\xE2\x82", "a\u0301", " \n", "<|x|",         "<",      "A1", "abc",    "\u3000\r",
+                                        "A",    "\u65E5",   "\u02B0",  "aA",  "\u0323\u0301", "\uAC00", "/",  "A\u02B0"};
     rng_seed(3);
     struct made *m = made_create();
     made_random_merges(m, 100);
     made_merge(m, " ", " ");
     made_merge(m, "\n", "\n");
     made_name(m, "<|x|>", RN_TOKEN_CONTROL);
-    for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
-        struct rn_text *t = text_of(m, names[k]);
+    const struct rn_pretok_row *row;
+    for (size_t k = 0; (row = rn_pretok_row(k)) != NULL; k++) {
+        struct rn_text *t = text_of(m, row->names[0]);
         for (size_t u = 0; u < sizeof(units) / sizeof(units[0]); u++) {
             struct rn_buf text = {0};
-            struct rn_buf back = {0};
             struct rn_ids ids = {0};
             while (text.len < 100000) {
                 assert_int_equal(rn_buf_add_str(&text, units[u]), 0);
             }
+            // Runs that end in something else have to be looked at again, from their end.
+            assert_int_equal(rn_buf_add_str(&text, u % 2 ? "!" : "\u65E5"), 0);
             uint64_t start = rn_clock_ns();
             assert_int_equal(rn_text_tokenize(t, text.data, text.len, true, &ids, NULL), 0);
             // Quadratic work would be 10^10 steps; linear work takes about 20 ms, with sanitizers on a busy machine ten times that.
             assert_true(rn_clock_ms(start, rn_clock_ns()) < 8000);
-            struct rn_detok d = {0};
-            for (size_t i = 0; i < ids.len; i++) {
-                assert_int_equal(rn_detok_push(&d, t, ids.data[i], true, &back), 0);
+            bool kept = !row->nfc || rn_nfc_is_normal(text.data, text.len);
+            if (kept && rn_unicode_valid_len(text.data, text.len) == text.len) {
+                assert_says(t, &ids, text.data, text.len);
             }
-            assert_int_equal(rn_detok_end(&d, &back), 0);
-            if (rn_unicode_valid_len(text.data, text.len) == text.len) {
-                assert_int_equal(back.len, text.len);
-                assert_memory_equal(back.data, text.data, text.len);
-            }
-            rn_buf_finish(&back);
             rn_ids_finish(&ids);
             rn_buf_finish(&text);
         }
@@ -279,7 +275,7 @@ static void every_failing_allocation_is_an_error(void **state)
     struct made *m = made_create();
     made_merge(m, "a", "b");
     uint32_t x = made_name(m, "<|x|>", RN_TOKEN_CONTROL);
-    struct gguf_build *b = made_file(m, "smollm");
+    struct gguf_build *b = made_file(m, "qwen2");
     gguf_build_u32(b, "tokenizer.ggml.bos_token_id", x);
     gguf_build_u32(b, "tokenizer.ggml.eos_token_id", x);
     gguf_build_str(b, "tokenizer.chat_template", "{{ bos_token }}{{ messages[0]['content'] }}");
@@ -294,7 +290,7 @@ static void every_failing_allocation_is_an_error(void **state)
         struct rn_buf out = {0};
         struct rn_detok d = {.held = {0xE2}, .n_held = 1};
         struct rn_err err = {0};
-        const char *text = "ab<|x|>ab\xFF 12\xC3";
+        const char *text = "ab<|x|>abe\u0301\xFF 12\xC3";
         assert_int_equal(rn_ids_add(&ids, 77), 0);
         rn_mem_fail_at(++n);
         int r = rn_text_create(&t, g, &err);

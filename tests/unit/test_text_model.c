@@ -1,5 +1,5 @@
-/* The tokenizer against reference ids. tests/data/smollm2_tokens.json: texts and ids by Hugging Face's tokenizers, with the vocabulary of
- * the model in RUNNEL_TEST_MODEL. RUNNEL_SHARED/data/tokenizers: vocabularies of other models with llama.cpp's vectors. */
+/* The tokenizer against reference ids of the model in RUNNEL_TEST_MODEL. tests/data/smollm2_tokens.json: texts and ids by Hugging Face's
+ * tokenizers. Other vocabularies: test_text_vectors.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,16 +25,6 @@ static struct rn_text *open_text(const char *path)
     }
     rn_gguf_close(g);
     return t;
-}
-
-static struct rn_text *model_or_skip(void)
-{
-    const char *path = getenv("RUNNEL_TEST_MODEL");
-    if (path == NULL) {
-        print_message("RUNNEL_TEST_MODEL (the path of smollm2-135m-instruct-q4_1.gguf) is not set\n");
-        skip();
-    }
-    return open_text(path);
 }
 
 static json_t *load_data(const char *name)
@@ -78,7 +68,7 @@ static void assert_says(const struct rn_text *t, size_t row, const struct rn_ids
 static void ids_equal_those_of_the_models_own_tokenizer(void **state)
 {
     (void)state;
-    struct rn_text *t = model_or_skip();
+    struct rn_text *t = open_text(getenv("RUNNEL_TEST_MODEL"));
     json_t *json = load_data("smollm2_tokens.json");
     const json_t *rows = json_object_get(json, "rows");
     assert_int_equal(json_array_size(rows), 257);
@@ -101,7 +91,7 @@ static void ids_equal_those_of_the_models_own_tokenizer(void **state)
 static void the_model_knows_its_marks(void **state)
 {
     (void)state;
-    struct rn_text *t = model_or_skip();
+    struct rn_text *t = open_text(getenv("RUNNEL_TEST_MODEL"));
     assert_int_equal(rn_text_n_vocab(t), 49152);
     assert_int_equal(rn_text_bos(t), 1);
     assert_false(rn_text_adds_bos(t));
@@ -116,7 +106,7 @@ static void the_model_knows_its_marks(void **state)
 static void conversations_become_the_ids_of_the_reference(void **state)
 {
     (void)state;
-    struct rn_text *t = model_or_skip();
+    struct rn_text *t = open_text(getenv("RUNNEL_TEST_MODEL"));
     json_t *json = load_data("smollm2_chat.json");
     const json_t *cases = json_object_get(json, "cases");
     assert_true(json_array_size(cases) > 0);
@@ -140,87 +130,16 @@ static void conversations_become_the_ids_of_the_reference(void **state)
     rn_text_destroy(t);
 }
 
-/* ---- vectors of other vocabularies ---- */
-
-static char *read_file(const char *folder, const char *name, const char *ending)
-{
-    char path[1024];
-    snprintf(path, sizeof(path), "%s/data/tokenizers/%s.%s", folder, name, ending);
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) {
-        fail_msg("%s cannot be read", path);
-    }
-    struct rn_buf b = {0};
-    char part[4096];
-    for (size_t n; (n = fread(part, 1, sizeof(part), f)) > 0;) {
-        assert_int_equal(rn_buf_add(&b, part, n), 0);
-    }
-    fclose(f);
-    return b.data;
-}
-
-/* Texts are separated by a marked line; ids of one text are on one line. */
-static void check_vectors(const char *folder, const char *name)
-{
-    const char *separator = "\n__ggml_vocab_test__\n";
-    char path[1024];
-    snprintf(path, sizeof(path), "%s/data/tokenizers/%s.gguf", folder, name);
-    struct rn_text *t = open_text(path);
-    char *inputs = read_file(folder, name, "inp");
-    char *outputs = read_file(folder, name, "out");
-    const char *text = inputs;
-    char *line = outputs;
-    size_t n = 0;
-    for (const char *end; (end = strstr(text, separator)) != NULL; text = end + strlen(separator)) {
-        char *line_end = strchr(line, '\n');
-        struct rn_ids ids = {0};
-        json_t *expected = json_array();
-        assert_non_null(line_end);
-        *line_end = '\0';
-        for (char *at = line; *at != '\0';) {
-            char *next;
-            long id = strtol(at, &next, 10);
-            assert_true(next == at || json_array_append_new(expected, json_integer(id)) == 0);
-            at = next == at ? at + 1 : next;
-        }
-        assert_int_equal(rn_text_tokenize(t, text, (size_t)(end - text), false, &ids, NULL), 0);
-        assert_ids(name, n, &ids, expected);
-        assert_says(t, n++, &ids, text, (size_t)(end - text));
-        json_decref(expected);
-        rn_ids_finish(&ids);
-        line = line_end + 1;
-    }
-    assert_true(n > 40);
-    rn_mem_free(inputs);
-    rn_mem_free(outputs);
-    rn_text_destroy(t);
-}
-
-static void vectors_of_other_vocabularies_agree(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"gpt-2", "starcoder", "refact", "falcon"};
-    const char *folder = getenv("RUNNEL_SHARED");
-    if (folder == NULL) {
-        print_message("RUNNEL_SHARED (the folder with data/tokenizers) is not set\n");
-        skip();
-    }
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        check_vectors(folder, names[i]);
-    }
-}
-
 int main(void)
 {
-    if (getenv("RUNNEL_TEST_MODEL") == NULL && getenv("RUNNEL_SHARED") == NULL) {
-        fprintf(stderr, "skipped: neither RUNNEL_TEST_MODEL nor RUNNEL_SHARED is set\n");
+    if (getenv("RUNNEL_TEST_MODEL") == NULL) {
+        fprintf(stderr, "skipped: RUNNEL_TEST_MODEL (the path of smollm2-135m-instruct-q4_1.gguf) is not set\n");
         return 77;
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_equal_those_of_the_models_own_tokenizer),
         cmocka_unit_test(the_model_knows_its_marks),
         cmocka_unit_test(conversations_become_the_ids_of_the_reference),
-        cmocka_unit_test(vectors_of_other_vocabularies_agree),
     };
     return cmocka_run_group_tests_name("text_model", tests, NULL, NULL);
 }

@@ -119,6 +119,17 @@ struct gguf_build *made_file(const struct made *m, const char *pre)
     return b;
 }
 
+struct gguf_build *made_pieces_file(const struct made *m, const float *scores)
+{
+    struct gguf_build *b = gguf_build_create();
+    gguf_build_str(b, "general.architecture", "llama");
+    gguf_build_str(b, "tokenizer.ggml.model", "llama");
+    gguf_build_strs(b, "tokenizer.ggml.tokens", (const char *const *)m->texts, m->n);
+    gguf_build_i32s(b, "tokenizer.ggml.token_type", m->types, m->n);
+    gguf_build_f32s(b, "tokenizer.ggml.scores", scores, m->n);
+    return b;
+}
+
 int open_text(struct rn_text **ret, struct gguf_build *b, struct rn_err *err)
 {
     struct gguf_bytes bytes = gguf_build_bytes(b);
@@ -170,6 +181,21 @@ void push_all(const struct rn_text *t, const uint32_t *ids, size_t n, bool speci
     }
     assert_int_equal(rn_detok_end(&d, out), 0);
     assert_int_equal(rn_unicode_valid_len(out->data, out->len), out->len);
+}
+
+void assert_says(const struct rn_text *t, const struct rn_ids *ids, const char *text, size_t len)
+{
+    struct rn_detok d = {0};
+    struct rn_buf out = {0};
+    for (size_t i = 0; i < ids->len; i++) {
+        assert_int_equal(rn_detok_push(&d, t, ids->data[i], true, &out), 0);
+    }
+    assert_int_equal(rn_detok_end(&d, &out), 0);
+    assert_int_equal(out.len, len);
+    if (len > 0) {
+        assert_memory_equal(out.data, text, len);
+    }
+    rn_buf_finish(&out);
 }
 
 void assert_ids(const struct rn_ids *ids, const uint32_t *expected, size_t n)

@@ -40,11 +40,17 @@ void made_random_merges(struct made *m, uint32_t n_merges);
 /* A file with this vocabulary; pre may be NULL. */
 struct gguf_build *made_file(const struct made *m, const char *pre);
 
+/* The same as a SentencePiece-style file: tokens are taken as they were named; one score each. */
+struct gguf_build *made_pieces_file(const struct made *m, const float *scores);
+
 int open_text(struct rn_text **ret, struct gguf_build *b, struct rn_err *err); /* takes b */
 struct rn_text *text_of(const struct made *m, const char *pre);
 
 /* Detokenizes; checks after each id that the output is UTF-8. */
 void push_all(const struct rn_text *t, const uint32_t *ids, size_t n, bool special, struct rn_buf *out);
+
+/* The ids say these bytes, also when control tokens are shown. */
+void assert_says(const struct rn_text *t, const struct rn_ids *ids, const char *text, size_t len);
 
 void assert_ids(const struct rn_ids *ids, const uint32_t *expected, size_t n);
 
