@@ -5,8 +5,6 @@
 
 #include "runtime/cpu/avx2/attention_internal.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 #define BLOCK_V 3 /* queries per pass over V: 12 sums, 3 weights, 1 register of values */
 #define SLICE 4   /* registers of V's dimensions held at once: 32 dimensions, a group of q8_0 */
 

@@ -1,9 +1,9 @@
-/* Attention over q8_0 pages in 256-bit registers; included once per row, which sets RN_DOT_VNNI (dot_internal.h) and ATTN_Q8, the
+/* Attention over q8_0 pages in 256-bit registers; included once per row, which sets RN_DOT_VNNI (dot_tmpl.h) and ATTN_Q8, the
  * name of the function. The plan and its invariants: attention_internal.h. Thread: any; pure. */
 #include "runtime/cpu/rows_internal.h"
 
 #include "runtime/cpu/avx2/attention_internal.h"
-#include "runtime/cpu/avx2/dot_internal.h"
+#include "runtime/cpu/avx2/dot_tmpl.h"
 #include "runtime/cpu/avx2/quant_internal.h"
 
 /* Parts of the scratch after the scores; 7 of 32 head_dim floats. */

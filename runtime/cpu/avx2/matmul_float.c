@@ -4,8 +4,6 @@
 
 #include "runtime/cpu/avx2/vmath_internal.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 enum { F16, BF16, F32 };
 
 #define ROWS_ONE 4 // one token: 8 sums hide the latency of the fma

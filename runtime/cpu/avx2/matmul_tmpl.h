@@ -1,5 +1,5 @@
-/* Matrix products of one weight format in 256-bit registers; included once per format by matmul_formats.h, with
- *   ROW      suffix of the function names: avx2, avxvnni (and RN_DOT_VNNI, see dot_internal.h)
+/* Matrix products of one weight format in 256-bit registers; included once per format by matmul_formats_tmpl.h, with
+ *   ROW      suffix of the function names: avx2, avxvnni (and RN_DOT_VNNI, see dot_tmpl.h)
  *   FMT      suffix of the function names: q4_0
  *   BITS     of a code: 4, 5, 6 or 8 (planes: repack.h)
  *   SCALES   what a group's scales are: SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K (K types with a minimum) or
@@ -13,7 +13,7 @@
  * and unpacked once for all tokens. Thread: any; pure. */
 #include "runtime/cpu/rows_internal.h"
 
-#include "runtime/cpu/avx2/dot_internal.h"
+#include "runtime/cpu/avx2/dot_tmpl.h"
 #include "runtime/cpu/avx2/scales_internal.h"
 
 #define CONCAT3(a, b, c) a##_##b##_##c

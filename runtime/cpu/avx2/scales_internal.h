@@ -1,7 +1,6 @@
 /* Scales of repacked weights (repack.h), 8 rows at a time. Thread: any; pure. */
 #pragma once
 
-#include "runtime/cpu/avx2/dot_internal.h"
 #include "runtime/cpu/avx2/vmath_internal.h"
 
 enum { SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K, SCALES_K6 };

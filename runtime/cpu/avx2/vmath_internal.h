@@ -7,6 +7,8 @@
 
 #include "runtime/tensor/fmath.h"
 
+#define INLINE static inline __attribute__((always_inline))
+
 /* All ones in the first n of 8 lanes; n may be larger than 8. */
 static inline __m256i rn_v_first(uint32_t n)
 {

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#include "runtime/cpu/avx2/vmath_internal.h"
 
 typedef int32_t rn_i32_alias __attribute__((may_alias)); // four int8 activations, or the two sums of a group, read as one word
 
