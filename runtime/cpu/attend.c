@@ -205,8 +205,8 @@ void rn_cpu_rope_kv(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t 
     const struct rn_program *p = c->program;
     uint32_t hd = p->head_dim, group_heads = p->n_heads / p->n_kv_heads, n = c->step->n_rows * p->n_kv_heads;
     float *scratch = c->threads[thread].row, *k = scratch + hd;
-    for (uint32_t i; (i = rn_pool_claim(c->pool, 1)) < n;) {
-        uint32_t row = i / p->n_kv_heads, kv = i % p->n_kv_heads;
+    for (struct rn_loop l = rn_loop_begin(c->pool, thread, n, 1); rn_loop_next(&l);) {
+        uint32_t row = l.at / p->n_kv_heads, kv = l.at % p->n_kv_heads;
         const float *const angles[2] = {row_angles(c, op->layer, row, false), row_angles(c, op->layer, row, true)};
         const float *keys = c->values[RN_VAL_K] + row * c->ld[RN_VAL_K] + (size_t)kv * hd;
         turn_head(c, op, op->head_norms[1], keys, angles, (float *const[2]){NULL, k}, scratch);
@@ -218,7 +218,6 @@ void rn_cpu_rope_kv(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t 
                       scratch);
         }
     }
-    rn_pool_barrier(c->pool, thread);
 }
 
 /* ---- attention ----------------------------------------------------------------------------------------------------------------------- */
@@ -332,16 +331,16 @@ void rn_cpu_attention(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_
     float *scratch = c->threads[thread].attn;
     struct sums chunk_sums = sums_at(scratch + RN_ATTN_SCRATCH(hd)), running = sums_at(scratch + RN_ATTN_SCRATCH(hd) + stride);
     if (plan->split) {
-        for (uint32_t i; (i = rn_pool_claim(c->pool, 1)) < plan->n_chunks;) {
-            run_chunk(c, op, &plan->tasks[plan->chunks[i].task], &plan->chunks[i], scratch, sums_at(plan->partial + i * stride));
+        for (struct rn_loop l = rn_loop_begin(c->pool, thread, plan->n_chunks, 1); rn_loop_next(&l);) {
+            const struct rn_attn_chunk *chunk = &plan->chunks[l.at];
+            run_chunk(c, op, &plan->tasks[chunk->task], chunk, scratch, sums_at(plan->partial + l.at * stride));
         }
-        rn_pool_barrier(c->pool, thread);
     }
-    for (uint32_t k; (k = rn_pool_claim(c->pool, 1)) < plan->n_tasks;) {
-        const struct rn_attn_task *task = &plan->tasks[k];
+    for (struct rn_loop l = rn_loop_begin(c->pool, thread, plan->n_tasks, 1); rn_loop_next(&l);) {
+        const struct rn_attn_task *task = &plan->tasks[l.at];
         uint32_t n_q = task->n_rows * task->n_heads;
         clear(running, n_q, hd);
-        for (uint32_t i = plan->first_chunk[k]; i < plan->first_chunk[k + 1]; i++) {
+        for (uint32_t i = plan->first_chunk[l.at]; i < plan->first_chunk[l.at + 1]; i++) {
             struct sums part = plan->split ? sums_at(plan->partial + i * stride) : chunk_sums;
             if (!plan->split) {
                 run_chunk(c, op, task, &plan->chunks[i], scratch, part);
@@ -350,5 +349,4 @@ void rn_cpu_attention(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_
         }
         finish(c, op, task, running);
     }
-    rn_pool_barrier(c->pool, thread);
 }

@@ -85,7 +85,7 @@ struct repack_job {
     size_t done_bytes;
 };
 
-#define REPACK_PIECE 64 /* blocks of 16 rows per claim */
+#define REPACK_PIECE 64 /* blocks of 16 rows */
 
 static void repack_all(void *arg, uint32_t thread)
 {
@@ -93,11 +93,9 @@ static void repack_all(void *arg, uint32_t thread)
     struct rn_cpu *c = job->c;
     for (uint32_t i = 0; i < c->n_weights; i++) {
         struct rn_cpu_weight *w = &c->weights[i];
-        uint32_t n = (w->rows + 15) / 16;
-        for (uint32_t at; (at = rn_pool_claim(c->pool, REPACK_PIECE)) < n;) {
-            rn_repack(w->src, w->data, at, at + REPACK_PIECE < n ? at + REPACK_PIECE : n);
+        for (struct rn_loop l = rn_loop_begin(c->pool, thread, (w->rows + 15) / 16, REPACK_PIECE); rn_loop_next(&l);) {
+            rn_repack(w->src, w->data, l.at, l.end);
         }
-        rn_pool_barrier(c->pool, thread);
         if (thread == 0) {
             job->done_bytes += w->bytes;
             bool slow = rn_clock_ms(job->start_ns, rn_clock_ns()) > 1000; // a fast load says nothing

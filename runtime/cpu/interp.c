@@ -1,7 +1,7 @@
-/* The interpreter: every thread walks the program; inside an operation threads claim pieces, between operations they meet.
+/* The interpreter: every thread walks the program; an operation is one loop or a few whose pieces threads take (pool.h).
  *
  * A product's input is prepared first (folded norm, quantisation): by every thread for itself when there is one token (a few hundred
- * nanoseconds, cheaper than a barrier), by claimed rows otherwise. Threads write disjoint rows and column ranges, so results do not
+ * nanoseconds, cheaper than a loop of its own), by rows otherwise. Threads write disjoint rows and column ranges, so results do not
  * depend on who does what. */
 #include <string.h>
 
@@ -28,6 +28,7 @@ struct input {
     const float *x;
     size_t ldx;
     uint32_t n_rows;
+    bool ready; /* false: one token, which each thread prepares for itself with its first piece */
 };
 
 /* Prepares row m (0-based among the operation's rows): norm if folded, then int8. `out` receives the floats if a part wants them. */
@@ -72,30 +73,39 @@ static void clear_padding(const struct rn_acts *a)
     }
 }
 
-/* Prepares the input of `op`. *acts is the caller's; the result refers to it. Ends with a barrier unless there is one row. */
+/* Prepares the input of `op`, unless it is one token. *acts is the caller's; the result refers to it. */
 static struct input prepare(struct rn_cpu *c, const struct rn_cpu_step_op *op, struct rn_acts *acts, uint32_t thread)
 {
     uint32_t n = op_rows(c, op);
-    struct rn_cpu_thread *own = &c->threads[thread];
     if (n == 1) {
-        own->acts.n_groups = op->parts[0].w->cols / 32;
-        const float *x = prepare_row(c, op, 0, &own->acts, own->row);
-        return (struct input){.acts = &own->acts, .x = x, .ldx = 0, .n_rows = 1};
+        return (struct input){.n_rows = 1};
     }
     *acts = acts_for(c, op, n);
-    struct input in = {.acts = acts, .x = c->values[op->in], .ldx = c->ld[op->in], .n_rows = n};
+    struct input in = {.acts = acts, .x = c->values[op->in], .ldx = c->ld[op->in], .n_rows = n, .ready = true};
     bool keeps_floats = op->norm && op->wants_f32; // into the input's own value: nobody else reads it
     if (!op->norm && !op->wants_q8) {
         return in;
     }
-    for (uint32_t m; (m = rn_pool_claim(c->pool, 1)) < n;) {
-        (void)prepare_row(c, op, m, acts, keeps_floats ? c->values[op->in] + m * c->ld[op->in] : own->row);
-        if (op->wants_q8 && m == n - 1) {
+    for (struct rn_loop l = rn_loop_begin(c->pool, thread, n, 1); rn_loop_next(&l);) {
+        float *own = c->threads[thread].row;
+        (void)prepare_row(c, op, l.at, acts, keeps_floats ? c->values[op->in] + l.at * c->ld[op->in] : own);
+        if (op->wants_q8 && l.end == n) {
             clear_padding(acts);
         }
     }
-    rn_pool_barrier(c->pool, thread);
     return in;
+}
+
+/* Inside a piece: the one token of `in`, if it is not prepared yet. */
+static void prepare_own(struct rn_cpu *c, const struct rn_cpu_step_op *op, struct input *in, uint32_t thread)
+{
+    struct rn_cpu_thread *own = &c->threads[thread];
+    if (!in->ready) {
+        own->acts.n_groups = op->parts[0].w->cols / 32;
+        in->acts = &own->acts;
+        in->x = prepare_row(c, op, 0, &own->acts, own->row);
+        in->ready = true;
+    }
 }
 
 /* y[m * ldy + row] for the rows of blocks [b0, b1) of 16. */
@@ -156,11 +166,11 @@ static void run_matmul(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32
     for (uint32_t k = 0; k < op->n_parts; k++) {
         total += n_blocks(op->parts[k].w);
     }
-    uint32_t piece = piece_size(c, total);
-    for (uint32_t at; (at = rn_pool_claim(c->pool, piece)) < total;) {
-        uint32_t end = at + piece < total ? at + piece : total, start = 0;
+    for (struct rn_loop l = rn_loop_begin(c->pool, thread, total, piece_size(c, total)); rn_loop_next(&l);) {
+        uint32_t start = 0;
+        prepare_own(c, op, &in, thread);
         for (uint32_t k = 0; k < op->n_parts; k++) { // the piece may lie across parts
-            uint32_t n = n_blocks(op->parts[k].w), b0 = at > start ? at - start : 0, b1 = end > start ? end - start : 0;
+            uint32_t n = n_blocks(op->parts[k].w), b0 = l.at > start ? l.at - start : 0, b1 = l.end > start ? l.end - start : 0;
             b1 = b1 < n ? b1 : n;
             if (b0 < b1) {
                 run_part(c, op, &op->parts[k], &in, b0, b1);
@@ -168,7 +178,6 @@ static void run_matmul(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32
             start += n;
         }
     }
-    rn_pool_barrier(c->pool, thread);
 }
 
 static const enum rn_cpu_op gates[RN_ACT_COUNT] = {[RN_ACT_SILU] = RN_CPU_SILU_MUL, [RN_ACT_GELU_TANH] = RN_CPU_GELU_MUL};
@@ -180,12 +189,12 @@ static void run_gated(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_
     const struct rn_cpu_part *gate = &op->parts[0], *up = &op->parts[1];
     float *f = c->values[op->out];
     size_t ld = c->ld[op->out];
-    uint32_t total = n_blocks(gate->w), piece = piece_size(c, total);
-    for (uint32_t at; (at = rn_pool_claim(c->pool, piece)) < total;) {
-        uint32_t end = at + piece < total ? at + piece : total;
-        uint32_t r0 = 16 * at, n = (16 * end < gate->w->rows ? 16 * end : gate->w->rows) - r0;
-        multiply(c, gate->w, &in, f, ld, at, end);
-        multiply(c, up->w, &in, c->up, ld, at, end);
+    uint32_t total = n_blocks(gate->w);
+    for (struct rn_loop l = rn_loop_begin(c->pool, thread, total, piece_size(c, total)); rn_loop_next(&l);) {
+        uint32_t r0 = 16 * l.at, n = (16 * l.end < gate->w->rows ? 16 * l.end : gate->w->rows) - r0;
+        prepare_own(c, op, &in, thread);
+        multiply(c, gate->w, &in, f, ld, l.at, l.end);
+        multiply(c, up->w, &in, c->up, ld, l.at, l.end);
         if (gate->bias) {
             add_rows(c, f + r0, ld, gate->bias + r0, 0, in.n_rows, n);
         }
@@ -197,33 +206,46 @@ static void run_gated(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_
             KERNEL(c, rn_gate_fn, gates[op->act])(y, c->up + m * ld + r0, y, n);
         }
     }
-    rn_pool_barrier(c->pool, thread);
 }
 
 static void run_embed(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread)
 {
     const struct rn_cpu_weight *w = op->parts[0].w;
-    for (uint32_t m; (m = rn_pool_claim(c->pool, 1)) < c->step->n_rows;) {
-        float *out = c->values[op->out] + m * c->ld[op->out];
-        rn_repack_row(w->type, w->cols, w->data, c->step->rows[m].id, out);
+    for (struct rn_loop l = rn_loop_begin(c->pool, thread, c->step->n_rows, 1); rn_loop_next(&l);) {
+        float *out = c->values[op->out] + l.at * c->ld[op->out];
+        rn_repack_row(w->type, w->cols, w->data, c->step->rows[l.at].id, out);
         for (uint32_t i = 0; op->scale != 1 && i < w->cols; i++) {
             out[i] *= op->scale;
         }
     }
-    rn_pool_barrier(c->pool, thread);
 }
 
 static void run_norm(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread)
 {
-    for (uint32_t m; (m = rn_pool_claim(c->pool, 1)) < c->step->n_rows;) {
-        uint32_t n = c->program->width[op->in];
+    for (struct rn_loop l = rn_loop_begin(c->pool, thread, c->step->n_rows, 1); rn_loop_next(&l);) {
+        uint32_t m = l.at, n = c->program->width[op->in];
         float *out = c->values[op->out] + m * c->ld[op->out], *y = op->accumulate ? c->threads[thread].row : out;
         KERNEL(c, rn_norm_fn, RN_CPU_NORM)(c->values[op->in] + m * c->ld[op->in], op->norm, op->eps, n, y);
         if (op->accumulate) {
             KERNEL(c, rn_add_fn, RN_CPU_ADD)(out, y, n);
         }
     }
-    rn_pool_barrier(c->pool, thread);
+}
+
+/* The tokens m0 .. m0 + 15 of a prepared input: token blocks of 16 lie one after the other. One token that is not prepared stays so. */
+static struct input token_block(const struct input *all, uint32_t m0, struct rn_acts *ret_acts)
+{
+    struct input in = *all;
+    if (all->ready) {
+        const struct rn_acts *a = all->acts;
+        size_t skip = (size_t)(m0 / 16) * a->n_groups * a->mb;
+        in.n_rows = all->n_rows - m0 < 16 ? all->n_rows - m0 : 16;
+        in.x = all->x + m0 * all->ldx;
+        in.acts = ret_acts;
+        *ret_acts = (struct rn_acts){.n_tok = in.n_rows, .mb = a->mb, .n_groups = a->n_groups, .q = a->q + skip * 32, .d = a->d + skip,
+                                     .sd = a->sd + skip, .sum = a->sum + skip};
+    }
+    return in;
 }
 
 /* At most 16 rows at a time pass through the logits buffer: it has one row's size per token of the block, not of the step. */
@@ -235,28 +257,19 @@ static void run_logits(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32
     struct rn_acts acts;
     struct input all = prepare(c, op, &acts, thread);
     const struct rn_cpu_weight *w = op->parts[0].w;
-    uint32_t total = n_blocks(w), piece = piece_size(c, total);
+    uint32_t total = n_blocks(w);
     size_t ld = (size_t)total * 16;
     for (uint32_t m0 = 0; m0 < all.n_rows; m0 += 16) {
-        struct input in = all;
-        struct rn_acts block = *all.acts;
-        in.n_rows = all.n_rows - m0 < 16 ? all.n_rows - m0 : 16;
-        if (all.n_rows > 1) { // token blocks of 16 lie one after the other: a view of one of them
-            size_t skip = (size_t)(m0 / 16) * block.n_groups * block.mb;
-            block = (struct rn_acts){.n_tok = in.n_rows, .mb = block.mb, .n_groups = block.n_groups, .q = block.q + skip * 32, .d = block.d + skip,
-                                     .sd = block.sd + skip, .sum = block.sum + skip};
-            in.acts = &block;
-            in.x = all.x + m0 * all.ldx;
-        }
-        for (uint32_t at; (at = rn_pool_claim(c->pool, piece)) < total;) {
-            uint32_t end = at + piece < total ? at + piece : total;
-            uint32_t r0 = 16 * at, n = (16 * end < w->rows ? 16 * end : w->rows) - r0;
-            multiply(c, w, &in, c->logits, ld, at, end);
+        struct rn_acts block;
+        struct input in = token_block(&all, m0, &block);
+        for (struct rn_loop l = rn_loop_begin(c->pool, thread, total, piece_size(c, total)); rn_loop_next(&l);) {
+            uint32_t r0 = 16 * l.at, n = (16 * l.end < w->rows ? 16 * l.end : w->rows) - r0;
+            prepare_own(c, op, &in, thread);
+            multiply(c, w, &in, c->logits, ld, l.at, l.end);
             for (uint32_t m = 0; m < in.n_rows; m++) {
                 memcpy(c->step->rows[c->wanted[m0 + m]].logits + r0, c->logits + m * ld + r0, n * sizeof(float));
             }
         }
-        rn_pool_barrier(c->pool, thread);
     }
 }
 

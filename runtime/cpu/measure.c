@@ -1,5 +1,5 @@
 /* What the machine can do at best, in the same minute as a benchmark: bytes read per second from memory larger than the caches, and
- * int8 multiply-adds per second. Both are the best of the passes that fit into the time, all threads starting each pass together. */
+ * int8 multiply-adds per second. Both are the best of the passes that fit into the time. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -19,11 +19,8 @@ struct probe {
     struct rn_pool *pool;
     uint8_t *memory;
     size_t bytes;
-    uint64_t rounds; // of the integer probe, per pass and thread
-    uint64_t end_ns;
     const struct kind *kind; // whose probes run
-    bool again;              // thread 0 decides between two barriers
-    double best;             // per second, over all threads; written by thread 0
+    uint64_t (*work)(const struct probe *p, uint32_t i, uint32_t n); // share i of n of a pass
     _Atomic uint64_t sink;   // keeps the compiler from dropping the work
 };
 
@@ -80,51 +77,42 @@ static const struct kind {
     {0, read_plain, macs_plain, 4000},
 };
 
-static uint64_t read_share(const struct probe *p, uint32_t thread)
+/* One share of a pass per thread; a thread that is late leaves its share to another. */
+static void pass(void *arg, uint32_t thread)
 {
+    struct probe *p = arg;
     uint32_t n = rn_pool_threads(p->pool);
-    size_t steps = p->bytes / STEP, from = steps * thread / n * STEP, to = steps * (thread + 1) / n * STEP;
-    return p->kind->read(p->memory + from, to - from);
-}
-
-/* Thread 0 times passes of `work` between barriers until end_ns; `amount` is what one pass of all threads did. */
-static void passes(struct probe *p, uint32_t thread, uint64_t (*work)(const struct probe *, uint32_t), double amount)
-{
-    bool again = true;
-    for (uint32_t done = 1; again; done++) {
-        rn_pool_barrier(p->pool, thread);
-        uint64_t start = thread == 0 ? rn_clock_ns() : 0;
-        uint64_t got = work(p, thread);
+    for (struct rn_loop l = rn_loop_begin(p->pool, thread, n, 1); rn_loop_next(&l);) {
+        uint64_t got = p->work(p, l.at, n);
         atomic_fetch_add_explicit(&p->sink, got, memory_order_relaxed);
-        rn_pool_barrier(p->pool, thread);
-        if (thread == 0) {
-            uint64_t now = rn_clock_ns();
-            p->best = fmax(p->best, amount * 1e9 / (double)(now - start + 1));
-            p->again = now < p->end_ns || done < MIN_PASSES;
-        }
-        rn_pool_barrier(p->pool, thread);
-        again = p->again;
     }
 }
 
-static void read_thread(void *arg, uint32_t thread)
+/* Passes of `work` until end_ns; the best rate, of `amount` per pass. */
+static double best_rate(struct probe *p, uint64_t (*work)(const struct probe *, uint32_t, uint32_t), double amount, uint32_t ms)
 {
-    struct probe *p = arg;
-    uint32_t n = rn_pool_threads(p->pool);
-    size_t steps = p->bytes / STEP, from = steps * thread / n * STEP, to = steps * (thread + 1) / n * STEP;
-    memset(p->memory + from, 1, to - from); // untouched pages would all be the one zero page
-    passes(p, thread, read_share, (double)p->bytes);
+    double best = 0;
+    uint64_t now = rn_clock_ns(), end = now + ms * UINT64_C(1000000);
+    p->work = work;
+    for (uint32_t done = 0; now < end || done < MIN_PASSES; done++) {
+        uint64_t start = now;
+        rn_pool_run(p->pool, pass, p);
+        now = rn_clock_ns();
+        best = fmax(best, amount * 1e9 / (double)(now - start + 1));
+    }
+    return best;
 }
 
-static uint64_t macs_share(const struct probe *p, uint32_t thread)
+static uint64_t read_share(const struct probe *p, uint32_t i, uint32_t n)
 {
-    return p->kind->macs(p->rounds, thread);
+    size_t steps = p->bytes / STEP, from = steps * i / n * STEP, to = steps * (i + 1) / n * STEP;
+    return p->kind->read(p->memory + from, to - from);
 }
 
-static void macs_thread(void *arg, uint32_t thread)
+static uint64_t macs_share(const struct probe *p, uint32_t i, uint32_t n)
 {
-    struct probe *p = arg;
-    passes(p, thread, macs_share, (double)p->rounds * RN_PROBE_INT8_MACS * rn_pool_threads(p->pool));
+    (void)n;
+    return p->kind->macs(p->kind->rounds, i);
 }
 
 void rn_cpu_measure(uint32_t n_threads, uint32_t ms, double *ret_read_gb_per_s, double *ret_int8_tops)
@@ -143,15 +131,11 @@ void rn_cpu_measure(uint32_t n_threads, uint32_t ms, double *ret_read_gb_per_s, 
         p.bytes /= 2;
     }
     if (p.memory) {
-        p.end_ns = rn_clock_ns() + ms * UINT64_C(500000);
-        rn_pool_run(p.pool, read_thread, &p);
-        *ret_read_gb_per_s = p.best / 1e9;
+        memset(p.memory, 1, p.bytes); // untouched pages would all be the one zero page
+        *ret_read_gb_per_s = best_rate(&p, read_share, (double)p.bytes, ms / 2) / 1e9;
         rn_mem_region_free(p.memory, p.bytes);
     }
-    p.best = 0;
-    p.rounds = p.kind->rounds;
-    p.end_ns = rn_clock_ns() + ms * UINT64_C(500000);
-    rn_pool_run(p.pool, macs_thread, &p);
-    *ret_int8_tops = p.best * 2 / 1e12;
+    double macs = (double)p.kind->rounds * RN_PROBE_INT8_MACS * n_threads;
+    *ret_int8_tops = best_rate(&p, macs_share, macs, ms / 2) * 2 / 1e12;
     rn_pool_destroy(p.pool);
 }

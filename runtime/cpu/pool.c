@@ -1,12 +1,13 @@
 /* The thread team (pool.h). Everything that threads share is a C11 atomic; the futex is only a way to sleep on `epoch`.
  *
- * I1  `fn` and `arg` are written before `epoch` is raised and read after it was seen to rise.
- * I2  `claimed` is reset only by the last thread to arrive at a barrier, before `phase` rises: nobody can be claiming then. A run
- *     ends with a barrier, so the first interval of the next run starts at 0 as well.
+ * I1  `fn`, `arg` and the loop counters are written before the gate opens and read by those who came through it.
+ * I2  `place` holds the number of the loop that is open and its next piece. Only the thread that finishes a loop's last piece opens the
+ *     next one; who comes later with an older number finds nothing to take.
  * I3  A worker announces itself in `sleepers` before it looks at `epoch` for the last time, and the caller raises `epoch` before
  *     it looks at `sleepers` (both sequentially consistent), so no wake-up is lost.
+ * I4  The caller closes the gate after its own way through fn and waits until all who came in have gone: then nobody reads `arg`.
  *
- *   worker:  spin (<= 50 µs) --epoch rose--> run fn --> barrier --> spin …
+ *   worker:  spin (<= 50 µs) --epoch rose--> through the gate, if it is still open --> fn --> out --> spin …
  *              '--time is up--> sleep on epoch --woken--^ */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -29,7 +30,8 @@
 
 #define MAX_THREADS 1024
 #define SPIN_RUN_NS 50000 // between two steps the engine needs less than this; an idle process must not pay for more
-#define SPIN_BARRIER 2000 // pauses before the first yield: some 20 µs, the imbalance of one small matrix product
+#define SPIN_WAIT 2000 // pauses before the first yield: some 20 µs, the imbalance of one small matrix product
+#define GATE_OPEN 0x80000000u // beside it: how many workers are inside
 
 struct worker {
     struct rn_pool *pool;
@@ -43,13 +45,16 @@ struct rn_pool {
     struct worker *workers;
     rn_pool_fn fn;
     void *arg;
-    // One cache line each: `epoch` and `phase` are polled while the others are written.
+    // One cache line each: `epoch` and `place` are polled while the others are written.
     _Alignas(64) atomic_uint epoch;
     atomic_bool stop;
     _Alignas(64) atomic_uint sleepers;
-    _Alignas(64) atomic_uint phase;
-    _Alignas(64) atomic_uint arrived;
-    _Alignas(64) atomic_uint claimed;
+    _Alignas(64) atomic_uint gate;
+    _Alignas(64) _Atomic uint64_t place; // number of the open loop << 32 | next index to take
+    _Alignas(64) atomic_uint done;       // indices of the open loop that are done
+    _Alignas(64) struct {
+        _Alignas(64) uint32_t loop; // number of the loop that the thread comes to next; its own
+    } seat[];
 };
 
 #ifdef __SSE__
@@ -85,6 +90,16 @@ static void relax(void)
 {
 }
 #endif
+
+/* The i-th round of waiting for another thread. */
+static void pause_or_yield(int i)
+{
+    if (i < SPIN_WAIT) {
+        relax();
+    } else {
+        sched_yield();
+    }
+}
 
 static void futex_wait(atomic_uint *word, unsigned seen)
 {
@@ -123,18 +138,34 @@ static void raise_epoch(struct rn_pool *p)
     }
 }
 
+/* True: inside, and the caller waits for us. False: the run is over. */
+static bool enter(struct rn_pool *p)
+{
+    unsigned gate = atomic_load_explicit(&p->gate, memory_order_relaxed);
+    while (gate & GATE_OPEN) {
+        if (atomic_compare_exchange_weak_explicit(&p->gate, &gate, gate + 1, memory_order_acquire, memory_order_relaxed)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void *worker_main(void *user)
 {
     struct worker *w = user;
     struct rn_pool *p = w->pool;
     (void)flush_denormals(); // for the whole life of the thread
-    for (unsigned seen = 0;; seen++) {
+    for (unsigned seen = 0;;) {
         wait_epoch(p, seen);
+        seen = atomic_load(&p->epoch);
         if (atomic_load_explicit(&p->stop, memory_order_relaxed)) {
             return NULL;
         }
-        p->fn(p->arg, w->index);
-        rn_pool_barrier(p, w->index);
+        if (enter(p)) {
+            p->seat[w->index].loop = 0;
+            p->fn(p->arg, w->index);
+            atomic_fetch_sub_explicit(&p->gate, 1, memory_order_release);
+        }
     }
 }
 
@@ -159,7 +190,7 @@ int rn_pool_create(struct rn_pool **ret, uint32_t n_threads, struct rn_err *err)
     if (n_threads == 0 || n_threads > MAX_THREADS) {
         return rn_err_set(err, -EINVAL, "%u threads asked for, possible are 1 to %d", n_threads, MAX_THREADS);
     }
-    struct rn_pool *p = rn_mem_alloc64(1, sizeof(*p));
+    struct rn_pool *p = rn_mem_alloc64(1, sizeof(*p) + n_threads * sizeof(p->seat[0]));
     if (!p) {
         return rn_err_nomem(err, sizeof(*p), "the thread pool");
     }
@@ -200,47 +231,67 @@ uint32_t rn_pool_threads(const struct rn_pool *p)
 void rn_pool_run(struct rn_pool *p, rn_pool_fn fn, void *arg)
 {
     unsigned mode = flush_denormals();
+    p->seat[0].loop = 0;
+    atomic_store_explicit(&p->place, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     if (p->n_threads > 1) {
         p->fn = fn;
         p->arg = arg;
+        atomic_store_explicit(&p->gate, GATE_OPEN, memory_order_release);
         raise_epoch(p);
     }
     fn(arg, 0);
-    rn_pool_barrier(p, 0);
+    if (p->n_threads > 1) {
+        atomic_fetch_and_explicit(&p->gate, ~GATE_OPEN, memory_order_relaxed);
+        for (int i = 0; atomic_load_explicit(&p->gate, memory_order_acquire) != 0; i++) {
+            pause_or_yield(i);
+        }
+    }
     restore_mode(mode);
 }
 
-void rn_pool_barrier(struct rn_pool *p, uint32_t thread)
+struct rn_loop rn_loop_begin(struct rn_pool *p, uint32_t thread, uint32_t n, uint32_t piece)
 {
-    (void)thread;
-    if (p->n_threads == 1) {
-        atomic_store_explicit(&p->claimed, 0, memory_order_relaxed);
-        return;
+    struct rn_loop l = {.pool = p, .n = n, .piece = piece};
+    if (n) { // an empty loop has no last piece to open the next one, so it has no number either
+        l.number = p->seat[thread].loop++;
     }
-    unsigned phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == p->n_threads) {
-        atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&p->claimed, 0, memory_order_relaxed); // keeps I2
-        atomic_store_explicit(&p->phase, phase + 1, memory_order_release);
-        return;
-    }
-    for (int i = 0; i < SPIN_BARRIER; i++) {
-        if (atomic_load_explicit(&p->phase, memory_order_acquire) != phase) {
-            return;
-        }
-        relax();
-    }
-    while (atomic_load_explicit(&p->phase, memory_order_acquire) == phase) {
-        sched_yield();
-    }
+    return l;
 }
 
-uint32_t rn_pool_claim(struct rn_pool *p, uint32_t piece)
+/* Counts the piece that was just done; the last one opens the next loop. */
+static void finish_piece(struct rn_loop *l)
 {
-    if (p->n_threads == 1) {
-        uint32_t at = atomic_load_explicit(&p->claimed, memory_order_relaxed);
-        atomic_store_explicit(&p->claimed, at + piece, memory_order_relaxed);
-        return at;
+    struct rn_pool *p = l->pool;
+    uint32_t n = l->end - l->at;
+    if (atomic_fetch_add_explicit(&p->done, n, memory_order_acq_rel) + n == l->n) {
+        atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+        atomic_store_explicit(&p->place, (uint64_t)(l->number + 1) << 32, memory_order_release);
     }
-    return atomic_fetch_add_explicit(&p->claimed, piece, memory_order_relaxed);
+    l->holds = false;
+}
+
+bool rn_loop_next(struct rn_loop *l)
+{
+    struct rn_pool *p = l->pool;
+    if (l->holds) {
+        finish_piece(l);
+    }
+    if (l->n == 0) {
+        return false;
+    }
+    uint64_t place = atomic_load_explicit(&p->place, memory_order_acquire);
+    for (int i = 0; place >> 32 == l->number;) {
+        uint32_t at = (uint32_t)place, end = l->n - at < l->piece ? l->n : at + l->piece;
+        if (at == l->n) { // all taken, not all done
+            pause_or_yield(i++);
+            place = atomic_load_explicit(&p->place, memory_order_acquire);
+        } else if (atomic_compare_exchange_weak_explicit(&p->place, &place, place - at + end, memory_order_acquire, memory_order_acquire)) {
+            l->at = at;
+            l->end = end;
+            l->holds = true;
+            return true;
+        }
+    }
+    return false;
 }

@@ -1,8 +1,10 @@
-/* The thread team: every thread runs, barriers separate intervals, claims hand out each piece once, and the caller's floating-point
- * mode survives. And what the team is for: the machine's cores and limits. */
+/* The thread team: loops are done once, whole, one after the other, with or without all threads, and the caller's floating-point mode
+ * survives. And what the team is for: the machine's cores and limits. */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <unistd.h>
@@ -21,8 +23,9 @@
 struct shared {
     struct rn_pool *pool;
     atomic_uint calls[MAX_THREADS];
-    uint32_t stage[MAX_THREADS]; // plain memory: the barrier orders it
     atomic_uint wrong;
+    atomic_bool late, go;
+    uint32_t stage[N_ITEMS]; // plain memory: the loops order it
     uint8_t taken[N_INTERVALS][N_ITEMS];
     float tiny;
 };
@@ -42,72 +45,78 @@ static void count_call(void *arg, uint32_t thread)
     atomic_fetch_add(&s->calls[thread], 1);
 }
 
-static void each_thread_runs_once_per_run(void **state)
+static void callers_run_once_per_run_and_workers_at_most_once(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= 4; n++) {
         struct shared s = {.pool = pool_of(n)};
         for (uint32_t run = 1; run <= 300; run++) {
             rn_pool_run(s.pool, count_call, &s);
-            for (uint32_t i = 0; i < MAX_THREADS; i++) {
-                assert_int_equal(atomic_load(&s.calls[i]), i < n ? run : 0);
+            assert_int_equal(atomic_load(&s.calls[0]), run);
+            for (uint32_t i = 1; i < MAX_THREADS; i++) {
+                assert_true(atomic_load(&s.calls[i]) <= (i < n ? run : 0));
             }
         }
         rn_pool_destroy(s.pool);
     }
 }
 
+/* Each loop reads what the one before wrote, all of it. */
 static void stages(void *arg, uint32_t thread)
 {
     struct shared *s = arg;
-    uint32_t n = rn_pool_threads(s->pool);
     for (uint32_t k = 1; k <= N_INTERVALS; k++) {
-        s->stage[thread] = k;
-        rn_pool_barrier(s->pool, thread);
-        for (uint32_t i = 0; i < n; i++) {
-            if (s->stage[i] != k) {
-                atomic_fetch_add(&s->wrong, 1);
+        for (struct rn_loop l = rn_loop_begin(s->pool, thread, N_ITEMS, 3); rn_loop_next(&l);) {
+            for (uint32_t i = l.at; i < l.end; i++) {
+                atomic_fetch_add(&s->wrong, s->stage[i] != k - 1);
+                s->stage[i] = k;
             }
         }
-        rn_pool_barrier(s->pool, thread);
+        for (struct rn_loop l = rn_loop_begin(s->pool, thread, k % 2, 1); rn_loop_next(&l);) { // sometimes empty
+            for (uint32_t i = 0; i < N_ITEMS; i++) {
+                atomic_fetch_add(&s->wrong, s->stage[i] != k);
+            }
+        }
+    }
+    for (struct rn_loop l = rn_loop_begin(s->pool, thread, N_ITEMS, N_ITEMS); rn_loop_next(&l);) {
+        for (uint32_t i = l.at; i < l.end; i++) {
+            s->stage[i] = 0;
+        }
     }
 }
 
-static void barrier_separates_intervals(void **state)
+static void a_loop_begins_when_the_one_before_is_whole(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= MAX_THREADS; n += n < 4 ? 1 : 4) {
         struct shared s = {.pool = pool_of(n)};
-        rn_pool_run(s.pool, stages, &s);
-        rn_pool_run(s.pool, stages, &s);
+        for (int run = 0; run < 20; run++) {
+            rn_pool_run(s.pool, stages, &s);
+        }
         assert_int_equal(atomic_load(&s.wrong), 0);
         rn_pool_destroy(s.pool);
     }
 }
 
-static void claims(void *arg, uint32_t thread)
+static void take_all(void *arg, uint32_t thread)
 {
     struct shared *s = arg;
     for (uint32_t k = 0; k < N_INTERVALS; k++) {
-        uint32_t piece = 1 + k % 7;
-        for (uint32_t at; (at = rn_pool_claim(s->pool, piece)) < N_ITEMS;) {
-            for (uint32_t i = at; i < at + piece && i < N_ITEMS; i++) {
+        for (struct rn_loop l = rn_loop_begin(s->pool, thread, N_ITEMS, 1 + k % 7); rn_loop_next(&l);) {
+            for (uint32_t i = l.at; i < l.end; i++) {
                 s->taken[k][i]++; // plain memory: a piece handed out twice is a race that ThreadSanitizer sees
             }
-        }
-        if (k + 1 < N_INTERVALS) { // the last interval ends with the run
-            rn_pool_barrier(s->pool, thread);
         }
     }
 }
 
-static void claims_cover_each_interval_once(void **state)
+static void pieces_cover_each_loop_once(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= 4; n++) {
         struct shared s = {.pool = pool_of(n)};
         for (uint8_t run = 1; run <= 3; run++) {
-            rn_pool_run(s.pool, claims, &s);
+            rn_pool_run(s.pool, take_all, &s);
             for (uint32_t k = 0; k < N_INTERVALS; k++) {
                 for (uint32_t i = 0; i < N_ITEMS; i++) {
                     assert_int_equal(s.taken[k][i], run);
@@ -116,6 +125,37 @@ static void claims_cover_each_interval_once(void **state)
         }
         rn_pool_destroy(s.pool);
     }
+}
+
+/* Workers come in but are held up before their first loop until the caller has done all of it alone. */
+static void caller_goes_first(void *arg, uint32_t thread)
+{
+    struct shared *s = arg;
+    if (thread != 0) {
+        atomic_store(&s->late, true);
+        while (!atomic_load(&s->go)) {
+            sched_yield();
+        }
+    }
+    take_all(arg, thread);
+    atomic_store(&s->go, true);
+}
+
+static void a_thread_that_is_held_up_holds_nobody_back(void **state)
+{
+    (void)state;
+    struct shared s = {.pool = pool_of(3)};
+    uint8_t runs = 0;
+    while (!atomic_load(&s.late) && runs < 200) { // until a worker was awake in time at least once
+        atomic_store(&s.go, false);
+        rn_pool_run(s.pool, caller_goes_first, &s);
+        runs++;
+    }
+    assert_true(atomic_load(&s.late));
+    for (uint32_t i = 0; i < N_ITEMS; i++) {
+        assert_int_equal(s.taken[N_INTERVALS - 1][i], runs);
+    }
+    rn_pool_destroy(s.pool);
 }
 
 static void halve_tiny(void *arg, uint32_t thread)
@@ -181,9 +221,10 @@ static void machine_has_cores_and_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_thread_runs_once_per_run),
-        cmocka_unit_test(barrier_separates_intervals),
-        cmocka_unit_test(claims_cover_each_interval_once),
+        cmocka_unit_test(callers_run_once_per_run_and_workers_at_most_once),
+        cmocka_unit_test(a_loop_begins_when_the_one_before_is_whole),
+        cmocka_unit_test(pieces_cover_each_loop_once),
+        cmocka_unit_test(a_thread_that_is_held_up_holds_nobody_back),
         cmocka_unit_test(denormals_are_flushed_inside_a_run_only),
         cmocka_unit_test(impossible_counts_and_lost_memory_are_errors),
         cmocka_unit_test(machine_has_cores_and_limits),
