@@ -37,8 +37,8 @@ static int copy_items(struct rn_store_job *job, const struct rn_timeline *t, siz
     for (size_t i = from; i < to; i++) {
         const struct rn_item *item = &t->items[i];
         struct rn_store_item *out = &job->items[job->n_items++];
-        *out =
-            (struct rn_store_item){.turn_start = item->turn_start, .first = item->first, .end = item->end, .item = json_incref(item->json)};
+        *out = (struct rn_store_item){.turn_start = item->turn_start, .open = item->answer, .first = item->first, .end = item->end};
+        out->item = json_incref(item->json);
         memcpy(out->id, item->id, sizeof out->id);
         memcpy(out->role, item->role, sizeof out->role);
     }

@@ -80,35 +80,13 @@ int rn_conversation_fork(struct rn_conversation **ret, const struct rn_conversat
 
 // ---- Loading -----------------------------------------------------------------------------------------------------------------------
 
-// Whether the log ends with a closed answer: an end mark close to the end, with the template's line break behind it.
-static bool tail_is_closed(const struct rn_ids *log, bool (*is_end)(const void *, uint32_t), const void *user)
-{
-    for (size_t back = 1; back < 4 && back < log->len; back++) {
-        if (is_end(user, log->data[log->len - 1 - back])) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool was_generated(const struct rn_store_job *job, const char *response_id)
-{
-    for (size_t i = 0; i < job->n_responses; i++) {
-        if (strcmp(job->responses[i].id, response_id) == 0) {
-            return job->responses[i].generate;
-        }
-    }
-    return true; // a fork's inherited item
-}
-
 static int load_items(struct rn_conversation *c, const struct rn_store_job *job)
 {
     for (size_t i = 0; i < job->n_items; i++) {
         const struct rn_store_item *from = &job->items[i];
-        bool last = i + 1 == job->n_items || strcmp(job->items[i + 1].response_id, from->response_id) != 0;
         struct rn_item item = {
             .turn_start = from->turn_start,
-            .answer = last && strcmp(from->role, "assistant") == 0 && was_generated(job, from->response_id),
+            .answer = from->open,
             .first = from->first,
             .end = from->end,
             .json = from->item,
@@ -140,8 +118,7 @@ static int load_answered(struct rn_conversation *c, const struct rn_store_job *j
     return 0;
 }
 
-int rn_conversation_load(struct rn_conversation **ret, struct rn_store_job *job, bool (*is_end)(const void *user, uint32_t id),
-                         const void *user)
+int rn_conversation_load(struct rn_conversation **ret, struct rn_store_job *job)
 {
     struct rn_conversation *c = rn_mem_alloc(1, sizeof *c);
     if (!c) {
@@ -179,10 +156,6 @@ int rn_conversation_load(struct rn_conversation **ret, struct rn_store_job *job,
     if (r < 0) {
         rn_conversation_destroy(c);
         return r;
-    }
-    struct rn_item *last = (struct rn_item *)rn_timeline_last(&c->timeline);
-    if (last && last->answer && tail_is_closed(&c->timeline.log, is_end, user)) {
-        last->answer = false;
     }
     *ret = c;
     return 0;

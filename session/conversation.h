@@ -69,9 +69,8 @@ struct rn_conversation *rn_conversation_create(void); /* with a new id and the t
 void rn_conversation_destroy(struct rn_conversation *c);
 /* A fork of `c` at token `at` with its first n_items items. base: of token at - 1, RN_NOWHERE = not known. 0 or -ENOMEM. */
 int rn_conversation_fork(struct rn_conversation **ret, const struct rn_conversation *c, uint64_t at, size_t n_items, uint64_t base);
-/* From a LOAD that succeeded; takes what the job holds. is_end: whether an id is an end mark. 0 or -ENOMEM. */
-int rn_conversation_load(struct rn_conversation **ret, struct rn_store_job *job, bool (*is_end)(const void *user, uint32_t id),
-                         const void *user);
+/* From a LOAD that succeeded; takes what the job holds. 0 or -ENOMEM. */
+int rn_conversation_load(struct rn_conversation **ret, struct rn_store_job *job);
 
 /* A new timeline of the same conversation. Zero is empty. */
 struct rn_fresh {

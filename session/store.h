@@ -72,6 +72,7 @@ struct rn_store_item {
     char response_id[RN_ID_BYTES];         /* the response it came with, as input or output (set by the store in BEGIN and END) */
     char role[RN_STORE_WORD_BYTES];        /* "user", "assistant", "system", "developer" */
     bool turn_start;                       /* token `first` opens a turn */
+    bool open;                             /* a sampled answer: the log up to `end` lacks what closes it, but maybe for an end mark */
     uint64_t first, end;                   /* its tokens [first, end), or RN_STORE_NOWHERE both */
     json_t *item;                          /* owned: the whole item as clients see it ({"id", "type", "role", "content"}) */
 };
@@ -118,7 +119,7 @@ enum rn_store_op {
     RN_STORE_REBASE,
     /* Stored before anything new is committed. In: session.id, session.origin, session.evicted. With `timeline` the log is replaced
      * as well: session (n, sinks, lead, instructions, tokenizer_fingerprint, model_id), ids = the whole new log, and items: one for
-     * each stored item in order, of which only first, end and turn_start are read. Responses move with their items: those that end at
+     * each stored item in order, of which only first, end, turn_start, open are read. Responses move with their items: those that end at
      * the last item get the new head, others the end of their last item, or RN_STORE_NOWHERE. -EBUSY: a response is in progress. */
     RN_STORE_DELETE,       /* In: session.id. -ENOENT. Forks of it live on. */
     RN_STORE_SET,          /* In: key, value (NULL removes). A setting. */

@@ -10,7 +10,7 @@
 
 /* ---- Sessions ---- */
 
-#define SESSION_COLUMNS                                                                                                              \
+#define SESSION_COLUMNS                                                                                                                    \
     "key, id, created_at, last_used, title, n, sinks, evict, origin, lead, instructions, tokenizer, model_id, parent, at, head, evicted, " \
     "last_response_id"
 
@@ -120,7 +120,7 @@ static void check_range(struct rn_stmt *q, const struct rn_store_item *item, uin
     }
     if (item->first < before || item->first > item->end || item->end > head) {
         rn_stmt_damage(q, "tokens %lld to %lld, expected ascending ones within %llu to %llu", (long long)item->first, (long long)item->end,
-                        (unsigned long long)before, (unsigned long long)head);
+                       (unsigned long long)before, (unsigned long long)head);
     }
 }
 
@@ -128,8 +128,8 @@ static int load_items(struct rn_db *db, int64_t key, struct rn_store_job *job, u
 {
     struct rn_stmt q;
     rn_stmt_start(&q, db, "items",
-                  "SELECT ordinal, id, response_id, role, turn_start, first, \"end\", item FROM items WHERE session = ?1 AND ordinal < ?2"
-                  " ORDER BY ordinal",
+                  "SELECT ordinal, id, response_id, role, turn_start, open, first, \"end\", item FROM items"
+                  " WHERE session = ?1 AND ordinal < ?2 ORDER BY ordinal",
                   &job->err);
     rn_stmt_bind_int(&q, key);
     rn_stmt_bind_int(&q, max);
@@ -149,6 +149,7 @@ static int load_items(struct rn_db *db, int64_t key, struct rn_store_job *job, u
         read_id(&q, item->response_id, "response_id");
         rn_stmt_word(&q, item->role, sizeof item->role);
         item->turn_start = rn_stmt_int(&q, 0, 1);
+        item->open = rn_stmt_int(&q, 0, 1);
         item->first = rn_stmt_index(&q, RN_STORE_MAX_TOKENS);
         item->end = rn_stmt_index(&q, RN_STORE_MAX_TOKENS);
         check_range(&q, item, before, head);
@@ -172,7 +173,7 @@ int rn_truth_show(struct rn_db *db, struct rn_store_job *job)
 
 /* ---- Responses ---- */
 
-#define RESPONSE_COLUMNS \
+#define RESPONSE_COLUMNS                                                                                                                   \
     "id, parent_id, status, created_at, completed_at, seed, generate, head_before, head, n_items, cause, input, items_before"
 
 // Reads a row into *rs, which is zero; *ret_items_before is what it began with.
@@ -222,14 +223,14 @@ static int load_responses(struct rn_db *db, int64_t key, struct rn_store_job *jo
         if (rs->status == RN_STORE_IN_PROGRESS) {
             if (running || rs->head_before > job->session.head || rs->head != rs->head_before) {
                 rn_stmt_damage(&q, "in progress from token %llu, in a session of %llu with %s other", (unsigned long long)rs->head_before,
-                                (unsigned long long)job->session.head, running ? "an" : "no");
+                               (unsigned long long)job->session.head, running ? "an" : "no");
             }
             running = true;
             *ret_end = rs->head_before;
             *ret_n_items = rs->n_items = items_before;
         } else if (rs->head != RN_STORE_NOWHERE && rs->head > job->session.head) {
             rn_stmt_damage(&q, "column 'head' is %llu, above the session's %llu", (unsigned long long)rs->head,
-                            (unsigned long long)job->session.head);
+                           (unsigned long long)job->session.head);
         }
     }
     return rn_stmt_end(&q);

@@ -62,9 +62,7 @@ static void read_response(struct rn_stmt *q, struct rn_response_row *row)
 int rn_truth_find_open(struct rn_db *db, int64_t session, struct rn_response_row *ret, struct rn_err *err)
 {
     struct rn_stmt q;
-    rn_stmt_start(&q, db, "responses",
-                  "SELECT " ROW_COLUMNS " FROM responses WHERE session = ?1 AND status = 'in_progress'",
-                  err);
+    rn_stmt_start(&q, db, "responses", "SELECT " ROW_COLUMNS " FROM responses WHERE session = ?1 AND status = 'in_progress'", err);
     rn_stmt_label(&q, "in progress in session key %lld", (long long)session);
     rn_stmt_bind_int(&q, session);
     struct rn_response_row row = {0};
@@ -102,7 +100,7 @@ static int find_running(struct rn_db *db, struct rn_store_job *job, struct rn_se
     }
     if (found && row.head_before > session.head) {
         rn_stmt_damage(&q, "column 'head_before' is %llu, above the session's head %llu", (unsigned long long)row.head_before,
-                        (unsigned long long)session.head);
+                       (unsigned long long)session.head);
     }
     r = rn_stmt_end(&q);
     if (r) {
@@ -164,8 +162,8 @@ static int add_item(struct rn_db *db, int64_t session, uint32_t ordinal, const c
 {
     struct rn_stmt q;
     rn_stmt_start(&q, db, "items",
-                  "INSERT INTO items (session, ordinal, id, response_id, role, turn_start, first, \"end\", item)"
-                  " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                  "INSERT INTO items (session, ordinal, id, response_id, role, turn_start, open, first, \"end\", item)"
+                  " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
                   err);
     rn_stmt_label(&q, "session key %lld ordinal %u", (long long)session, ordinal);
     rn_stmt_bind_int(&q, session);
@@ -174,6 +172,7 @@ static int add_item(struct rn_db *db, int64_t session, uint32_t ordinal, const c
     rn_stmt_bind_text(&q, response_id);
     rn_stmt_bind_text(&q, item->role);
     rn_stmt_bind_int(&q, item->turn_start);
+    rn_stmt_bind_int(&q, item->open);
     rn_stmt_bind_index(&q, item->first);
     rn_stmt_bind_index(&q, item->end);
     rn_stmt_bind_json(&q, item->item);
@@ -401,8 +400,7 @@ static int keep_input(struct rn_db *db, const struct rn_response_row *row, struc
 static int next_open(struct rn_db *db, struct rn_response_row *ret, struct rn_err *err)
 {
     struct rn_stmt q;
-    rn_stmt_start(&q, db, "responses",
-                  "SELECT " ROW_COLUMNS " FROM responses WHERE status = 'in_progress' LIMIT 1", err);
+    rn_stmt_start(&q, db, "responses", "SELECT " ROW_COLUMNS " FROM responses WHERE status = 'in_progress' LIMIT 1", err);
     rn_stmt_label(&q, "in progress");
     struct rn_response_row row = {0};
     bool found = rn_stmt_row(&q);

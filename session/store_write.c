@@ -89,8 +89,8 @@ static int copy_parent(struct rn_db *db, const struct rn_store_job *job, const s
     }
     struct rn_stmt q;
     rn_stmt_start(&q, db, "items",
-                  "INSERT INTO items (session, ordinal, id, response_id, role, turn_start, first, \"end\", item)"
-                  " SELECT ?1, ordinal, id, response_id, role, turn_start, first, \"end\", item FROM items"
+                  "INSERT INTO items (session, ordinal, id, response_id, role, turn_start, open, first, \"end\", item)"
+                  " SELECT ?1, ordinal, id, response_id, role, turn_start, open, first, \"end\", item FROM items"
                   " WHERE session = ?2 AND ordinal < ?3 AND coalesce(\"end\", 0) <= ?4",
                   err);
     rn_stmt_bind_int(&q, session->key);
@@ -221,12 +221,13 @@ static int move_items(struct rn_db *db, const struct rn_store_job *job, int64_t 
         before = outside ? before : item->end;
         struct rn_stmt q;
         rn_stmt_start(&q, db, "items",
-                      "UPDATE items SET first = ?3, \"end\" = ?4, turn_start = ?5 WHERE session = ?1 AND ordinal = ?2", err);
+                      "UPDATE items SET first = ?3, \"end\" = ?4, turn_start = ?5, open = ?6 WHERE session = ?1 AND ordinal = ?2", err);
         rn_stmt_bind_int(&q, session);
         rn_stmt_bind_int(&q, (int64_t)i);
         rn_stmt_bind_index(&q, item->first);
         rn_stmt_bind_index(&q, item->end);
         rn_stmt_bind_int(&q, item->turn_start && !outside);
+        rn_stmt_bind_int(&q, item->open && !outside);
         int r = rn_stmt_run(&q);
         if (r) {
             return r;

@@ -5,15 +5,9 @@
 #include <string.h>
 
 #include "runtime/base/mem.h"
-#include "runtime/text.h"
 #include "session/session_internal.h"
 
 // ---- Loading -----------------------------------------------------------------------------------------------------------------------
-
-static bool is_end(const void *user, uint32_t id)
-{
-    return rn_text_is_end(user, id);
-}
 
 // Ids from a database are range-checked: one that this model does not have means another tokenizer.
 static void check_ids(const struct rn_service *s, struct rn_conversation *c)
@@ -31,7 +25,7 @@ static void loaded(struct rn_service *s, struct rn_run *run, struct rn_store_job
     struct rn_conversation *c = NULL;
     int r = job->rc;
     if (r == 0 && !rn_conversations_find(&s->all, job->session.id)) {
-        r = rn_conversation_load(&c, job, is_end, s->text);
+        r = rn_conversation_load(&c, job);
         if (r == 0) {
             check_ids(s, c);
             r = rn_conversations_add(&s->all, c);

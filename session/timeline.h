@@ -21,7 +21,7 @@ struct rn_item {
     char id[RN_ID_BYTES];
     char role[16];
     bool turn_start;     /* its first token opens a turn */
-    bool answer;         /* generated here: the log may lack what closes it */
+    bool answer;         /* sampled: the log up to `end` lacks what closes it, but maybe for an end mark */
     uint64_t first, end; /* [first, end), or RN_NOWHERE both */
     json_t *json;        /* owned reference; never changed once it is here */
 };

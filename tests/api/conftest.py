@@ -15,10 +15,13 @@ import pytest
 class Daemon:
     """One running daemon; stop() ends it and returns its exit code, kill() does so without a word."""
 
+    running = []  # processes that a failed test may leave behind
+
     def __init__(self, program, model, state, *flags):
         command = [program, '--model', model, '--listen', '127.0.0.1:0', '--state-dir', str(state), '--cache-dir', str(state) + '-cache', *flags]
         self.started = time.monotonic()
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        Daemon.running.append(self.process)
         self.log = []
         self.port = None
         self.heard = threading.Event()
@@ -84,6 +87,12 @@ def daemon(tmp_path_factory, model):
     yield d
     if d.process.poll() is None:
         assert d.stop() == 0, ''.join(d.log)
+
+
+def pytest_sessionfinish():
+    for process in Daemon.running:
+        if process.poll() is None:
+            process.kill()
 
 
 def pytest_configure(config):

@@ -300,6 +300,27 @@ def test_a_rebased_session_says_so_and_is_exact_again(tmp_path, model):
 
 
 @pytest.mark.slow
+def test_what_closes_an_answer_is_added_once(tmp_path, model):
+    """Answers that end at, and shortly behind, an end mark of their own (ignore_eos): nobody can tell from their ids whether they are closed."""
+    state, question = tmp_path / 'state', 'What is the capital of France? Say one word.'
+    follow = {'max_output_tokens': 4}
+    daemon = Daemon(program('RUNNELD'), model, state)
+    with Wire(daemon) as wire:
+        n = wire.ask(question, max_output_tokens=60)['usage']['output_tokens']
+        answers = [wire.ask(question, max_output_tokens=n + more, runnel={'ignore_eos': True}) for more in range(6)]
+        answers.append(wire.ask(question, max_output_tokens=60))  # ended by its end mark
+        answers.append(wire.ask('Once more.', instructions='You are terse.', previous_response_id=answers[-1]['id'], **follow))
+        expected = [wire.ask('And of Italy?', previous_response_id=a['id'], **follow) for a in answers]
+    daemon.kill()
+    daemon = Daemon(program('RUNNELD'), model, state)
+    with Wire(daemon) as wire, Database(state) as db:
+        for answer, before in zip(answers, expected):
+            after = wire.ask('And of Italy?', previous_response_id=answer['id'], **follow)
+            assert db.ids_up_to(after['id']) == db.ids_up_to(before['id'])
+    assert daemon.stop() == 0
+
+
+@pytest.mark.slow
 def test_eight_windows_are_read_again_and_no_more(tmp_path, model):
     """The limit is 8 of the session's own windows when no flag sets it."""
     state = tmp_path / 'state'

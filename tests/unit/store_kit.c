@@ -128,6 +128,7 @@ static void set_item(struct rn_store_job *job, const char *id, const char *role,
     snprintf(item->id, sizeof item->id, "%s", id);
     snprintf(item->role, sizeof item->role, "%s", role);
     item->turn_start = turn_start;
+    item->open = strcmp(role, "assistant") == 0;
     item->first = first;
     item->end = end;
     item->item = json_pack("{s:s, s:s, s:s, s:[{s:s, s:s}]}", "id", id, "type", "message", "role", role, "content", "type", "text", "text",
@@ -218,6 +219,8 @@ void kit_assert_turns(const struct rn_store_job *loaded, uint32_t n_turns)
     for (uint32_t i = 0; i < n_turns; i++) {
         assert_int_equal(loaded->items[2 * i].first, (uint64_t)i * KIT_TURN_IDS);
         assert_true(loaded->items[2 * i].turn_start);
+        assert_false(loaded->items[2 * i].open);
+        assert_true(loaded->items[2 * i + 1].open);
         assert_string_equal(loaded->items[2 * i].role, "user");
         assert_int_equal(loaded->items[2 * i + 1].end, (uint64_t)(i + 1) * KIT_TURN_IDS);
         assert_string_equal(loaded->items[2 * i + 1].role, "assistant");

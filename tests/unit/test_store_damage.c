@@ -229,6 +229,7 @@ static void damaged_rows_are_errors_that_name_them(void **state)
         {"UPDATE items SET first = NULL WHERE ordinal = 2", "items", "sess_a' item 2"},
         {"UPDATE items SET first = 0 WHERE ordinal = 2", "items", "sess_a' item 2"},
         {"UPDATE items SET turn_start = 7 WHERE ordinal = 2", "items", "sess_a' item 2"},
+        {"UPDATE items SET open = 2 WHERE ordinal = 3", "items", "sess_a' item 3"},
         {"UPDATE items SET item = '{\"a\": ' WHERE ordinal = 0", "items", "sess_a' item 0"},
         {"UPDATE items SET item = '[1]' WHERE ordinal = 0", "items", "sess_a' item 0"},
         {"UPDATE items SET item = printf('%.*c', 5000, '[') WHERE ordinal = 0", "items", "sess_a' item 0"},
