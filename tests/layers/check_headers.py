@@ -43,7 +43,7 @@ def command_for(commands, folder):
 
 def compile_alone(commands, header):
     words, directory = command_for(commands, os.path.dirname(header))
-    done = subprocess.run(words + ['-Werror', '-fsyntax-only', '-x', 'c', '-'], cwd=directory, input=f'#include "{header}"\n',
+    done = subprocess.run(words + ['-Werror', '-fdiagnostics-color=never', '-fsyntax-only', '-x', 'c', '-'], cwd=directory, input=f'#include "{header}"\n',
                           capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f'{header}: does not compile alone\n{done.stderr}'
 
