@@ -77,11 +77,9 @@ static int finish_parse(struct rn_gguf **ret, struct rn_gguf *g, struct rn_err *
     return 0;
 }
 
-int rn_gguf_open(struct rn_gguf **ret, const char *path, struct rn_err *err)
+int rn_gguf_open_one(struct rn_gguf **ret, const char *path, struct rn_err *err)
 {
-    struct rn_err own = {0};
     struct rn_gguf *g = NULL;
-    err = err ? err : &own;
     // O_NONBLOCK: opening a named pipe must not wait for a writer; regular files ignore it.
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -98,6 +96,24 @@ int rn_gguf_open(struct rn_gguf **ret, const char *path, struct rn_err *err)
     return e ? e : finish_parse(ret, g, err);
 }
 
+int rn_gguf_open(struct rn_gguf **ret, const char *path, struct rn_err *err)
+{
+    struct rn_err own = {0};
+    struct rn_gguf *g = NULL;
+    err = err ? err : &own;
+    int e = rn_gguf_open_one(&g, path, err);
+    if (e) {
+        return e;
+    }
+    e = rn_gguf_join(&g, err);
+    if (e) {
+        rn_gguf_close(g);
+        return e;
+    }
+    *ret = g;
+    return 0;
+}
+
 int rn_gguf_parse(struct rn_gguf **ret, const void *data, size_t len, const char *name, struct rn_err *err)
 {
     struct rn_err own = {0};
@@ -109,7 +125,21 @@ int rn_gguf_parse(struct rn_gguf **ret, const void *data, size_t len, const char
     }
     g->data = data;
     g->len = len;
-    return finish_parse(ret, g, err);
+    bool is_split = false;
+    e = finish_parse(&g, g, err);
+    if (e) {
+        return e;
+    }
+    e = rn_gguf_is_split(g, &is_split, err);
+    if (e == 0 && is_split) {
+        e = rn_err_set(err, -EINVAL, "%s: one of several parts, which are opened by the path of a file", name);
+    }
+    if (e) {
+        rn_gguf_close(g);
+        return e;
+    }
+    *ret = g;
+    return 0;
 }
 
 void rn_gguf_close(struct rn_gguf *g)
@@ -117,6 +147,10 @@ void rn_gguf_close(struct rn_gguf *g)
     if (!g) {
         return;
     }
+    for (uint32_t i = 0; i < g->n_parts; i++) {
+        rn_gguf_close(g->parts[i]); // parts have none of their own
+    }
+    rn_mem_free(g->parts);
     rn_mem_free(g->tensor_index);
     rn_mem_free(g->names);
     rn_mem_free(g->tensors);
@@ -132,6 +166,20 @@ void rn_gguf_close(struct rn_gguf *g)
 const char *rn_gguf_name(const struct rn_gguf *g)
 {
     return g->name;
+}
+
+uint32_t rn_gguf_n_parts(const struct rn_gguf *g)
+{
+    return g->parts ? g->n_parts : 1;
+}
+
+uint64_t rn_gguf_bytes(const struct rn_gguf *g)
+{
+    uint64_t bytes = g->len;
+    for (uint32_t i = 0; i < g->n_parts; i++) {
+        bytes += g->parts[i]->len;
+    }
+    return bytes;
 }
 
 const struct rn_gguf_kv *rn_gguf_find(const struct rn_gguf *g, const char *key)

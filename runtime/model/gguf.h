@@ -1,4 +1,4 @@
-/* Reader of GGUF files, version 2 and 3 (one file, little endian).
+/* Reader of GGUF files, version 2 and 3, little endian. A model split into several files is opened by any of them.
  *
  * A file is hostile input: every count, length, offset, product, alignment and range is checked against the file's size before it
  * is used, and parsing costs time linear in the header. Errors are one sentence: file, key or tensor, value, bound.
@@ -31,13 +31,17 @@ struct rn_gguf_array { /* elements follow each other in the file without alignme
     size_t bytes;
 };
 
-/* Maps the file read-only. -ENOENT, -EACCES …: cannot be opened; -EINVAL: not a file we accept. */
+/* Maps the file read-only; of a split model all parts, which lie beside each other (STEM-00001-of-00003.gguf …) and become one: the keys
+ * of the first, the tensors of all in order. -ENOENT, -EACCES …: cannot be opened; -EINVAL: not a file we accept. */
 int rn_gguf_open(struct rn_gguf **ret, const char *path, struct rn_err *err);
-/* Parses bytes in memory, borrowed until close. `name` appears in errors. */
+/* Parses bytes in memory, borrowed until close; not a part of a split model. `name` appears in errors. */
 int rn_gguf_parse(struct rn_gguf **ret, const void *data, size_t len, const char *name, struct rn_err *err);
 void rn_gguf_close(struct rn_gguf *g); /* NULL is fine */
 
 const char *rn_gguf_name(const struct rn_gguf *g); /* path or name */
+/* Files that the model lies in, and bytes of them all. */
+uint32_t rn_gguf_n_parts(const struct rn_gguf *g);
+uint64_t rn_gguf_bytes(const struct rn_gguf *g);
 
 /* Typed look-ups: 1 found, 0 absent, -EINVAL wrong type or out of range (err says which key). *ret is untouched unless found.
  * u32 accepts any integer type whose value fits; f32 accepts f32 and f64; str gives borrowed bytes. */

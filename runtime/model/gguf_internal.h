@@ -21,6 +21,8 @@ struct rn_gguf {
     const uint8_t *data;
     size_t len;
     void *map;                  // mapped by us, or NULL
+    struct rn_gguf **parts;     // [n_parts] files of a split model, owned; their keys and tensors are in the fields below. NULL: one file
+    uint32_t n_parts;
     struct rn_gguf_kv *kvs;     // [n_kvs] in file order
     size_t n_kvs;
     const struct rn_gguf_kv **kv_index;      // [n_kvs] ascending by key
@@ -48,3 +50,17 @@ const char *rn_gguf_type_name(enum rn_gguf_type type);
 
 /* Fills g (data, len and name are set) from the bytes; on failure g still has to be closed. Errors do not name the file yet. */
 int rn_gguf_parse_header(struct rn_gguf *g, struct rn_err *err);
+
+/* Sorts tensor_index; a tensor whose name another one has too, or NULL. */
+const struct rn_tensor *rn_gguf_sort_tensors(struct rn_gguf *g);
+
+/* One file, also when it is a part of several. */
+int rn_gguf_open_one(struct rn_gguf **ret, const char *path, struct rn_err *err);
+
+/* ---- gguf_split.c -------------------------------------------------------------------------------------------------------------------- */
+
+/* Is g one of several parts? -EINVAL: what it says about that makes no sense. */
+int rn_gguf_is_split(const struct rn_gguf *g, bool *ret, struct rn_err *err);
+/* Where *g is a part of a split model: opens the other parts beside it and puts the whole, which owns it, into *g. Otherwise, and on
+ * failure, *g stays as it was. */
+int rn_gguf_join(struct rn_gguf **g, struct rn_err *err);

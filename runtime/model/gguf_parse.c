@@ -360,6 +360,17 @@ static int place_tensors(struct rn_gguf *g, size_t header_end, uint32_t alignmen
     return 0;
 }
 
+const struct rn_tensor *rn_gguf_sort_tensors(struct rn_gguf *g)
+{
+    qsort(g->tensor_index, g->n_tensors, sizeof *g->tensor_index, compare_tensors);
+    for (size_t i = 1; i < g->n_tensors; i++) {
+        if (strcmp(g->tensor_index[i - 1]->name, g->tensor_index[i]->name) == 0) {
+            return g->tensor_index[i];
+        }
+    }
+    return NULL;
+}
+
 static int read_tensors(struct rn_gguf *g, struct reader *r, uint64_t n, uint32_t alignment, struct rn_err *err)
 {
     int e = check_count(r, n, MIN_TENSOR_BYTES, MAX_TENSORS, "tensors", err);
@@ -388,13 +399,10 @@ static int read_tensors(struct rn_gguf *g, struct reader *r, uint64_t n, uint32_
         g->tensor_index[i] = t;
     }
     g->n_tensors = (size_t)n;
-    qsort(g->tensor_index, g->n_tensors, sizeof *g->tensor_index, compare_tensors);
-    for (size_t i = 1; i < n; i++) {
-        const char *name = g->tensor_index[i]->name;
-        if (strcmp(g->tensor_index[i - 1]->name, name) == 0) {
-            return rn_err_set(err, -EINVAL, "tensor '%s' appears twice",
-                              rn_gguf_quote((struct rn_gguf_str){name, strlen(name)}, quoted));
-        }
+    const struct rn_tensor *twin = rn_gguf_sort_tensors(g);
+    if (twin) {
+        return rn_err_set(err, -EINVAL, "tensor '%s' appears twice",
+                          rn_gguf_quote((struct rn_gguf_str){twin->name, strlen(twin->name)}, quoted));
     }
     return place_tensors(g, r->pos, alignment, err);
 }
@@ -414,20 +422,6 @@ static int read_alignment(const struct rn_gguf *g, uint32_t *ret, struct rn_err 
     }
     if (!*ret || *ret & (*ret - 1) || *ret > MAX_ALIGNMENT) {
         return rn_err_set(err, -EINVAL, "key 'general.alignment': %u, expected a power of two up to %u", *ret, MAX_ALIGNMENT);
-    }
-    return 0;
-}
-
-static int check_split(const struct rn_gguf *g, struct rn_err *err)
-{
-    uint32_t n_parts = 1, part = 0;
-    int e = optional_u32(g, "split.count", &n_parts, err);
-    e = e < 0 ? e : optional_u32(g, "split.no", &part, err);
-    if (e < 0) {
-        return e;
-    }
-    if (n_parts > 1) {
-        return rn_err_set(err, -EINVAL, "split files cannot be loaded yet: part %" PRIu64 " of %u", (uint64_t)part + 1, n_parts);
     }
     return 0;
 }
@@ -468,7 +462,6 @@ int rn_gguf_parse_header(struct rn_gguf *g, struct rn_err *err)
     e = e ? e : read_u64(&r, &n_tensors, "the number of tensors", err);
     e = e ? e : read_u64(&r, &n_kvs, "the number of keys", err);
     e = e ? e : read_kvs(g, &r, n_kvs, err);
-    e = e ? e : check_split(g, err);
     e = e ? e : read_alignment(g, &alignment, err);
     return e ? e : read_tensors(g, &r, n_tensors, alignment, err);
 }

@@ -128,7 +128,7 @@ static int read_arch(struct rn_hparams *h, const struct rn_gguf *g, struct rn_er
     return 0;
 }
 
-// general.name, or the file's name without folder and ".gguf". Clients and logs see it, so anything but printable ASCII becomes '?'.
+// general.name, or the file's name without folder, ".gguf" and the number of a part. Clients and logs see it, so anything but printable ASCII becomes '?'.
 static int read_name(struct rn_hparams *h, const struct rn_gguf *g, struct rn_err *err)
 {
     struct rn_gguf_str name = {NULL, 0};
@@ -142,6 +142,9 @@ static int read_name(struct rn_hparams *h, const struct rn_gguf *g, struct rn_er
         name.len = strlen(name.data);
         if (name.len > 5 && memcmp(name.data + name.len - 5, ".gguf", 5) == 0) {
             name.len -= 5;
+        }
+        if (rn_gguf_n_parts(g) > 1) { // whichever part was named, it is the same model
+            name.len -= strlen("-00001-of-00003");
         }
     }
     size_t n = name.len < sizeof h->name ? name.len : sizeof h->name - 1;

@@ -302,7 +302,14 @@ static void bad_pairs_are_refused(void **state)
     b = gguf_build_create();
     gguf_build_u32(b, "split.count", 3);
     gguf_build_u32(b, "split.no", 0);
-    expect_refused(b, "m.gguf: split files cannot be loaded yet: part 1 of 3");
+    expect_refused(b, "m.gguf: one of several parts, which are opened by the path of a file");
+    b = gguf_build_create();
+    gguf_build_u32(b, "split.count", 3);
+    gguf_build_u32(b, "split.no", 3);
+    expect_refused(b, "m.gguf: split.no is 3, expected 0 to 2");
+    b = gguf_build_create();
+    gguf_build_u32(b, "split.count", 100000);
+    expect_refused(b, "m.gguf: split.count is 100000, at most 4096 parts are allowed");
     b = gguf_build_create();
     char *key = rn_mem_alloc(65537, 1);
     assert_non_null(key);
@@ -346,7 +353,8 @@ static void bad_shapes_and_types_are_refused(void **state)
         {4, {0xffffffff, 0xffffffff, 1, 1}, 27, "4294967295 x 4294967295 elements of type I64 do not fit in a file of 192 bytes"},
         {2, {8, 2}, 0, "its data is 64 bytes at offset 160, but the file ends at 160"},
         {1, {33}, 2, "rows of 33 elements, but type Q4_0 comes in blocks of 32"},
-        {1, {256}, 10, "type Q2_K cannot be loaded"},
+        {1, {255}, 10, "rows of 255 elements, but type Q2_K comes in blocks of 256"},
+        {1, {256}, 41, "type Q1_0 cannot be loaded"},
         {1, {256}, 4, "type Q4_2 cannot be loaded"},
         {1, {256}, 43, "type number 43 is not known"},
         {1, {256}, UINT32_MAX, "type number 4294967295 is not known"},
@@ -570,6 +578,208 @@ static void files_open_and_errors_name_them(void **state)
     rn_gguf_close(NULL);
 }
 
+/* ---- Split files ------------------------------------------------------------------------------------------------------------------- */
+
+#define N_PARTS 3
+#define N_SPLIT_TENSORS 4
+
+struct parts {
+    char folder[32], path[N_PARTS][96];
+    struct gguf_build *b[N_PARTS];
+};
+
+static void add_tensors(struct gguf_build *b, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "t%u", i);
+        gguf_build_seed(b, i + 1); // the same values wherever the tensor is
+        gguf_build_random(b, name, RN_DTYPE_Q8_0, 64, i + 1, 1);
+    }
+}
+
+// What a test changes before the parts are written.
+struct spoil {
+    uint32_t part;                  // the one that is different
+    uint32_t no, n_parts, n_tensors; // 0: as it should be
+    const char *extra_key;          // one more key, in this part and in part 0, with different values
+    const char *extra_tensor;
+};
+
+/* Part 0 has the keys and tensor 0, part 1 tensors 1 and 2, part 2 tensor 3. */
+static struct parts make_parts(const struct spoil *spoil)
+{
+    static const uint32_t first[N_PARTS + 1] = {0, 1, 3, N_SPLIT_TENSORS};
+    struct parts p = {.folder = "/tmp/runnel-test-XXXXXX"};
+    assert_non_null(mkdtemp(p.folder));
+    for (uint32_t i = 0; i < N_PARTS; i++) {
+        bool is_spoilt = i == spoil->part;
+        struct gguf_build *b = p.b[i] = gguf_build_create();
+        if (i == 0) {
+            gguf_build_str(b, "general.architecture", "llama");
+            gguf_build_u32(b, "llama.block_count", 7);
+        }
+        if (spoil->extra_key && (i == 0 || is_spoilt)) {
+            gguf_build_u32(b, spoil->extra_key, i);
+        }
+        gguf_build_u32(b, "split.no", is_spoilt && spoil->no ? spoil->no : i);
+        gguf_build_u32(b, "split.count", is_spoilt && spoil->n_parts ? spoil->n_parts : N_PARTS);
+        gguf_build_u32(b, "split.tensors.count", is_spoilt && spoil->n_tensors ? spoil->n_tensors : N_SPLIT_TENSORS);
+        add_tensors(b, first[i], first[i + 1]);
+        if (is_spoilt && spoil->extra_tensor) {
+            gguf_build_random(b, spoil->extra_tensor, RN_DTYPE_F32, 32, 1, 1);
+        }
+        snprintf(p.path[i], sizeof p.path[i], "%s/m-%05u-of-%05u.gguf", p.folder, i + 1, N_PARTS);
+        assert_true(gguf_build_write(b, p.path[i]));
+    }
+    return p;
+}
+
+static void remove_parts(struct parts *p)
+{
+    for (uint32_t i = 0; i < N_PARTS; i++) {
+        gguf_build_destroy(p->b[i]);
+        unlink(p->path[i]);
+    }
+    assert_int_equal(rmdir(p->folder), 0);
+}
+
+static void any_part_opens_them_all(void **state)
+{
+    (void)state;
+    struct parts p = make_parts(&(struct spoil){.part = N_PARTS});
+    struct gguf_build *b = gguf_build_create();
+    gguf_build_str(b, "general.architecture", "llama");
+    gguf_build_u32(b, "llama.block_count", 7);
+    add_tensors(b, 0, N_SPLIT_TENSORS);
+    struct rn_gguf *whole = parse(b);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < N_PARTS; i++) {
+        bytes += gguf_build_bytes(p.b[i]).len;
+    }
+    for (uint32_t i = 0; i < N_PARTS; i++) {
+        struct rn_gguf *g = NULL;
+        struct rn_err err = {0};
+        uint32_t v = 0;
+        if (rn_gguf_open(&g, p.path[i], &err)) {
+            fail_msg("%s", err.text);
+        }
+        assert_string_equal(rn_gguf_name(g), p.path[i]);
+        assert_int_equal(rn_gguf_n_parts(g), N_PARTS);
+        assert_true(rn_gguf_bytes(g) == bytes);
+        assert_int_equal(rn_gguf_get_u32(g, "llama.block_count", &v, NULL), 1);
+        assert_int_equal(v, 7);
+        assert_int_equal(rn_gguf_n_tensors(g), N_SPLIT_TENSORS);
+        for (size_t k = 0; k < N_SPLIT_TENSORS; k++) {
+            const struct rn_tensor *t = rn_gguf_tensor_at(g, k), *expected = rn_gguf_tensor_at(whole, k);
+            assert_string_equal(t->name, expected->name);
+            assert_ptr_equal(rn_gguf_tensor(g, t->name), t);
+            assert_int_equal(t->bytes, expected->bytes);
+            assert_memory_equal(t->data, expected->data, t->bytes);
+        }
+        assert_true(rn_weights_fingerprint(g) == rn_weights_fingerprint(whole)); // the same model
+        rn_gguf_close(g);
+    }
+    assert_int_equal(rn_gguf_n_parts(whole), 1);
+    rn_gguf_close(whole);
+    gguf_build_destroy(b);
+    remove_parts(&p);
+}
+
+/* Opening part `opened` must fail with "FOLDER/" and this text. */
+static void expect_parts_refused(struct parts *p, uint32_t opened, int code, const char *text)
+{
+    struct rn_gguf *g = NULL;
+    struct rn_err err = {0};
+    char expected[256];
+    snprintf(expected, sizeof expected, "%s/%s", p->folder, text);
+    assert_int_equal(rn_gguf_open(&g, p->path[opened], &err), code);
+    assert_string_equal(err.text, expected);
+    assert_null(g);
+    assert_int_equal(rn_gguf_open(&g, p->path[opened], /*err=*/NULL), code);
+}
+
+static void parts_that_do_not_belong_together_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        struct spoil spoil;
+        uint32_t opened;
+        const char *text;
+    } cases[] = {
+        {{.part = 1, .no = 2}, 0, "m-00002-of-00003.gguf: split.no is 2, expected 1"},
+        {{.part = 1, .no = 2}, 1, "m-00002-of-00003.gguf: part 3 of 3, but its name does not end in '-00003-of-00003.gguf', so the others "
+                                  "cannot be found"},
+        {{.part = 1, .no = 3}, 1, "m-00002-of-00003.gguf: split.no is 3, expected 0 to 2"},
+        {{.part = 2, .n_parts = 4}, 0, "m-00003-of-00003.gguf: split.count is 4, expected 3"},
+        {{.part = 2, .n_parts = 4}, 2, "m-00003-of-00003.gguf: part 3 of 4, but its name does not end in '-00003-of-00004.gguf', so the "
+                                       "others cannot be found"},
+        {{.part = 2, .n_parts = 1}, 0, "m-00003-of-00003.gguf: split.count is 1, expected 3"},
+        {{.part = 2, .n_tensors = 9}, 0, "m-00003-of-00003.gguf: split.tensors.count is 9, expected 4: a part of another model"},
+        {{.part = 2, .extra_key = "general.name"}, 0, "m-00003-of-00003.gguf: key 'general.name' is not what part 1 says: a part of another "
+                                                      "model"},
+        {{.part = 1, .extra_tensor = "t0"}, 2, "m-00003-of-00003.gguf: the 3 parts have 5 tensors, expected 4 (split.tensors.count)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct parts p = make_parts(&cases[i].spoil);
+        expect_parts_refused(&p, cases[i].opened, -EINVAL, cases[i].text);
+        remove_parts(&p);
+    }
+}
+
+static void each_part_is_checked_like_a_file(void **state)
+{
+    (void)state;
+    struct parts p = make_parts(&(struct spoil){.part = N_PARTS});
+    struct gguf_bytes f = gguf_build_bytes(p.b[2]);
+    FILE *out = fopen(p.path[2], "wb"); // cut short by a byte of its only tensor
+    assert_non_null(out);
+    assert_int_equal(fwrite(f.data, 1, f.len - 17, out), f.len - 17);
+    fclose(out);
+    char text[160];
+    size_t at = (f.header_len + 31) / 32 * 32;
+    snprintf(text, sizeof text, "m-00003-of-00003.gguf: tensor 't3': its data is 272 bytes at offset %zu, but the file ends at %zu", at,
+             f.len - 17);
+    expect_parts_refused(&p, 0, -EINVAL, text);
+    unlink(p.path[2]);
+    expect_parts_refused(&p, 0, -ENOENT, "m-00003-of-00003.gguf: part 3 of 3 is missing");
+    assert_true(gguf_build_write(p.b[2], p.path[2]));
+    unlink(p.path[0]);
+    expect_parts_refused(&p, 2, -ENOENT, "m-00001-of-00003.gguf: part 1 of 3 is missing");
+    remove_parts(&p);
+    // A tensor that two parts have, with a right sum.
+    p = make_parts(&(struct spoil){.part = N_PARTS});
+    gguf_build_destroy(p.b[2]);
+    p.b[2] = gguf_build_create();
+    gguf_build_u32(p.b[2], "split.no", 2);
+    gguf_build_u32(p.b[2], "split.count", N_PARTS);
+    gguf_build_u32(p.b[2], "split.tensors.count", N_SPLIT_TENSORS);
+    add_tensors(p.b[2], 0, 1);
+    assert_true(gguf_build_write(p.b[2], p.path[2]));
+    struct rn_gguf *g = NULL;
+    struct rn_err err = {0};
+    assert_int_equal(rn_gguf_open(&g, p.path[0], &err), -EINVAL);
+    assert_non_null(strstr(err.text, "-of-00003.gguf: tensor 't0' is in another part too"));
+    remove_parts(&p);
+}
+
+static void a_failed_allocation_leaves_no_part_open(void **state)
+{
+    (void)state;
+    struct parts p = make_parts(&(struct spoil){.part = N_PARTS});
+    int e = -ENOMEM;
+    for (uint64_t n = 1; e == -ENOMEM && n < 200; n++) {
+        struct rn_gguf *g = NULL;
+        rn_mem_fail_at(n);
+        e = rn_gguf_open(&g, p.path[1], NULL);
+        rn_mem_fail_at(0);
+        assert_true(e == 0 || e == -ENOMEM);
+        rn_gguf_close(g);
+    }
+    assert_int_equal(e, 0);
+    remove_parts(&p);
+}
+
 static void weights_bind_by_name_and_shape(void **state)
 {
     (void)state;
@@ -716,6 +926,10 @@ int main(void)
         cmocka_unit_test(a_million_keys_cost_little),
         cmocka_unit_test(a_failed_allocation_is_an_error),
         cmocka_unit_test(files_open_and_errors_name_them),
+        cmocka_unit_test(any_part_opens_them_all),
+        cmocka_unit_test(parts_that_do_not_belong_together_are_refused),
+        cmocka_unit_test(each_part_is_checked_like_a_file),
+        cmocka_unit_test(a_failed_allocation_leaves_no_part_open),
         cmocka_unit_test(weights_bind_by_name_and_shape),
         cmocka_unit_test(every_type_can_be_built_and_read),
         cmocka_unit_test(fingerprints_follow_what_a_model_computes),
