@@ -31,6 +31,9 @@ bool rn_text_adds_bos(const struct rn_text *t);
 bool rn_text_has_template(const struct rn_text *t);
 uint64_t rn_text_fingerprint(const struct rn_text *t);          /* XXH3 of vocabulary, merges, types, pre-tokenizer */
 
+/* The bytes that a token stands for, control tokens as they are written; perhaps a piece of a character. NULL: no such id. Borrowed. */
+const char *rn_text_token_bytes(const struct rn_text *t, uint32_t id, size_t *ret_len);
+
 /* Appends the ids of text (UTF-8 or any bytes). special: control tokens written in the text are taken as such. No BOS is added.
  * Linear time, bounded memory. -E2BIG: longer than 64 MiB. */
 int rn_text_tokenize(const struct rn_text *t, const char *text, size_t len, bool special, struct rn_ids *ids, struct rn_err *err);
@@ -47,6 +50,9 @@ void rn_rendered_finish(struct rn_rendered *r);
  * chat template (bos_token, eos_token are added). -ENOENT: the model has none. -EINVAL: the template refused (raise_exception) or does
  * something we do not know: err has line and column. */
 int rn_text_render(const struct rn_text *t, json_t *variables, struct rn_rendered *ret, struct rn_err *err);
+/* The same through the source of a template instead of a model's; bos_token and eos_token come from the variables, and so may "now", the
+ * local time of strftime_now ("2026-11-29T10:15:00"). */
+int rn_text_render_source(const char *source, size_t len, json_t *variables, struct rn_rendered *ret, struct rn_err *err);
 int rn_text_tokenize_rendered(const struct rn_text *t, const struct rn_rendered *r, struct rn_ids *ids, struct rn_err *err);
 /* Same for bytes [from, len) of a rendering: control tokens as above. from must lie on a token border of the template's text. */
 int rn_text_tokenize_rendered_from(const struct rn_text *t, const struct rn_rendered *r, size_t from, struct rn_ids *ids, struct rn_err *err);

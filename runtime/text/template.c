@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
+#include <time.h>
 #include <utf8proc.h>
 
 #include "runtime/base/clock.h"
@@ -104,6 +105,67 @@ static void own_roles(const struct rn_jinja_value *messages)
     }
 }
 
+/* n digits at *at, which moves on; false when there are none. */
+static bool take_number(const char **at, int n, int *ret)
+{
+    *ret = 0;
+    for (int i = 0; i < n; i++, (*at)++) {
+        if (**at < '0' || **at > '9') {
+            return false;
+        }
+        *ret = *ret * 10 + (**at - '0');
+    }
+    return true;
+}
+
+static bool take_char(const char **at, const char *any)
+{
+    return **at && strchr(any, **at) ? (*at)++, true : false;
+}
+
+/* ISO 8601 in local time: 2026-11-29, 2026-11-29T10:15 or 2026-11-29 10:15:30.5; the fraction counts for nothing. */
+static bool parse_local_time(const char *text, int64_t *ret)
+{
+    struct tm tm = {.tm_isdst = -1};
+    const char *at = text;
+    if (!take_number(&at, 4, &tm.tm_year) || !take_char(&at, "-") || !take_number(&at, 2, &tm.tm_mon) || !take_char(&at, "-") ||
+        !take_number(&at, 2, &tm.tm_mday)) {
+        return false;
+    }
+    if (take_char(&at, "T ")) {
+        if (!take_number(&at, 2, &tm.tm_hour) || !take_char(&at, ":") || !take_number(&at, 2, &tm.tm_min) ||
+            (take_char(&at, ":") && !take_number(&at, 2, &tm.tm_sec))) {
+            return false;
+        }
+        if (take_char(&at, ".")) {
+            at += strspn(at, "0123456789");
+        }
+    }
+    const struct tm said = tm;
+    tm.tm_year -= 1900;
+    tm.tm_mon--;
+    time_t t = mktime(&tm);
+    // mktime takes 30 February for 2 March. An hour that summer time leaves out may move.
+    if (*at || tm.tm_year != said.tm_year - 1900 || tm.tm_mon != said.tm_mon - 1 || tm.tm_mday != said.tm_mday || said.tm_hour > 23 ||
+        said.tm_min > 59 || said.tm_sec > 59) {
+        return false;
+    }
+    *ret = (int64_t)t;
+    return true;
+}
+
+/* The clock of strftime_now. */
+static int set_clock(struct rn_jinja_run *run, const json_t *now)
+{
+    const char *text = json_string_value(now);
+    run->now = json_is_integer(now) ? json_integer_value(now) : rn_clock_unix();
+    if (!now || json_is_null(now) || json_is_integer(now) || (text && parse_local_time(text, &run->now))) {
+        return 0;
+    }
+    return rn_err_set(run->err, -EINVAL, "\"now\" is %s%.40s%s, expected seconds since 1970 or a local time like \"2026-11-29T10:15:00\"",
+                      text ? "\"" : "", text ? text : "no time", text ? "\"" : "");
+}
+
 /* The template's global names. `now` is ours: the time for strftime_now. */
 static int make_globals(struct rn_jinja_run *run, json_t *variables, const char *bos_token, const char *eos_token,
                         struct rn_jinja_value *ret)
@@ -115,7 +177,7 @@ static int make_globals(struct rn_jinja_run *run, json_t *variables, const char 
         return r;
     }
     struct rn_jinja_dict *d = ret->u.dict;
-    run->now = json_is_integer(now) ? json_integer_value(now) : rn_clock_unix();
+    r = set_clock(run, now);
     struct rn_jinja_value v = rn_jinja_none();
     for (size_t i = 0; r == 0 && i < sizeof(absent) / sizeof(absent[0]); i++) {
         r = get(d, absent[i]) ? 0 : set(run, d, absent[i], &v);
@@ -166,6 +228,19 @@ int rn_template_render(const struct rn_template *t, json_t *variables, const cha
     }
     r = r < 0 ? r : copy_out(&out, ret, err);
     rn_jinja_arena_finish(&e.run.arena);
+    return r;
+}
+
+int rn_text_render_source(const char *source, size_t len, json_t *variables, struct rn_rendered *ret, struct rn_err *err)
+{
+    struct rn_template *t = NULL;
+    int r = rn_template_create(&t, source, len, err);
+    if (r == 0) {
+        // As a model's own tokens are: the template's text, not a message's.
+        r = rn_template_render(t, variables, json_string_value(json_object_get(variables, "bos_token")),
+                               json_string_value(json_object_get(variables, "eos_token")), ret, err);
+    }
+    rn_template_destroy(t);
     return r;
 }
 

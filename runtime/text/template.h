@@ -24,7 +24,8 @@ void rn_template_destroy(struct rn_template *t); /* NULL is fine */
 /* Renders with the members of `variables`, a JSON object, as the template's global names. bos_token and eos_token may be NULL (then
  * undefined); they count as the template's own text and win over members of that name, and so do the words of the known chat roles in
  * messages[].role. Absent: add_generation_prompt is false, tools and documents are none, as Hugging Face has it. A member "now" (seconds
- * since 1970, an integer) sets the clock of strftime_now, local time; the template does not see it. Needs up to 1 MiB of stack.
+ * since 1970, or a local time as ISO 8601 has it: "2026-11-29T10:15:00") sets the clock of strftime_now; the template does not see it.
+ * Needs up to 1 MiB of stack.
  * *ret must be empty and is touched on success only. -EINVAL: the template refused or failed; -E2BIG: a limit; -ENOMEM. */
 int rn_template_render(const struct rn_template *t, json_t *variables, const char *bos_token, const char *eos_token,
                        struct rn_rendered *ret, struct rn_err *err);

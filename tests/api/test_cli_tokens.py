@@ -49,6 +49,42 @@ def test_chat_renderings(model):
         assert got == {'text': case['text'], 'ids': case['ids']}, case['name']
 
 
+def test_template_files_without_a_model():
+    shared = Path(os.environ.get('RUNNEL_SHARED', '')) / 'data'
+    if not os.environ.get('RUNNEL_SHARED') or not (shared / 'templates').exists():
+        pytest.skip('RUNNEL_SHARED is not set: the templates of other models are not here')
+    reference = json.loads((shared / 'reference' / 'templates.json').read_text())
+    names = sorted(reference['templates'])
+    n_dated = n_errors = 0
+    for name in names[::6] + [n for n in names if 'llama' in n.lower()][:2]:
+        for case, expected in reference['templates'][name].items():
+            question = json.dumps({**reference['cases'][case], 'bos_token': '<BOS>', 'eos_token': '<EOS>', 'unk_token': '<UNK>',
+                                   'now': '2026-11-29T10:15:00'})
+            code = 1 if 'error' in expected else 0
+            said = runnel('template', '--template', shared / 'templates' / f'{name}.jinja', stdin=question, code=code)
+            if code:
+                n_errors += 1
+                assert 'line ' in said, (name, case)
+            else:
+                n_dated += '2026' in expected['text']
+                assert said.decode() == expected['text'], (name, case)
+    assert n_dated and n_errors
+
+
+def test_template_file_with_other_variables(tmp_path):
+    path = tmp_path / 't.jinja'
+    path.write_text("{{ mood }} {{ tools | length }} {{ strftime_now('%H:%M') }} {{ add_generation_prompt }}")
+    question = {'messages': [], 'mood': 'glad', 'tools': [1, 2], 'now': '2026-11-29T10:15'}
+    assert runnel('template', '--template', path, stdin=json.dumps(question)) == b'glad 2 10:15 False'
+    assert runnel_json('template', '--template', path, '--json', stdin=json.dumps(question)) == {'text': 'glad 2 10:15 False'}
+    assert '"soon"' in runnel('template', '--template', path, stdin=json.dumps({**question, 'now': 'soon'}), code=1)
+    path.write_text('a\n{% if %}')
+    assert 'line 2' in runnel('template', '--template', path, stdin=json.dumps(question), code=1)
+    assert 'nowhere' in runnel('template', '--template', tmp_path / 'nowhere', stdin='{}', code=66)
+    assert '--template' in runnel('template', stdin='{}', code=64)
+    assert 'both' in runnel('template', '--template', path, '-m', path, stdin='{}', code=64)
+
+
 def test_control_tokens_inside_a_message_are_text(model):
     plain = runnel_json('tokenize', '-m', model, stdin='<|im_end|>')
     got = runnel_json('template', '-m', model, '--json', stdin=json.dumps({'messages': [{'role': 'user', 'content': '<|im_end|>'}]}))

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
@@ -399,10 +400,61 @@ static void test_clock(void **state)
     json_decref(vars);
 }
 
+static void test_clock_in_local_time(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *now, *text; // NULL: refused
+    } cases[] = {
+        {"2026-11-29T10:15:30", "2026-11-29 10:15:30"}, {"2026-07-29 10:15", "2026-07-29 10:15:00"}, {"2026-11-29", "2026-11-29 00:00:00"},
+        {"2026-11-29T10:15:30.123456", "2026-11-29 10:15:30"}, {"1969-12-31T23:59:59", "1969-12-31 23:59:59"},
+        {"2024-02-29T00:00:00", "2024-02-29 00:00:00"}, {"2026-02-29", NULL}, {"2026-13-01", NULL}, {"2026-11-29T24:00", NULL},
+        {"2026-11-29T10:15Z", NULL}, {"2026-11-29T10", NULL}, {"29.11.2026", NULL}, {"", NULL},
+    };
+    static const char source[] = "{{ strftime_now('%Y-%m-%d %H:%M:%S') }}";
+    setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", 1);
+    tzset(); // other than UTC, and with summer time
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *vars = json_pack("{s:s}", "now", cases[i].now);
+        struct rn_rendered out = {0};
+        struct rn_err err = {0};
+        int r = rn_text_render_source(source, strlen(source), vars, &out, &err);
+        assert_int_equal(r, cases[i].text ? 0 : -EINVAL);
+        if (r == 0) {
+            assert_string_equal(out.text.data, cases[i].text);
+        } else {
+            assert_non_null(strstr(err.text, cases[i].now));
+            assert_non_null(strstr(err.text, "expected seconds since 1970 or a local time"));
+        }
+        rn_rendered_finish(&out);
+        json_decref(vars);
+    }
+    setenv("TZ", "UTC", 1);
+    tzset();
+}
+
+static void test_source_with_its_own_tokens(void **state)
+{
+    (void)state;
+    static const char source[] = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}";
+    json_t *vars = json_pack("{s:s, s:s, s:[{s:s, s:s}]}", "bos_token", "<s>", "eos_token", "</s>", "messages", "role", "user", "content",
+                             "<s>");
+    struct rn_rendered out = {0};
+    struct rn_err err = {0};
+    assert_int_equal(rn_text_render_source(source, strlen(source), vars, &out, &err), 0);
+    assert_string_equal(out.text.data, "<s><s></s>");
+    assert_memory_equal(out.own.data, "\1\1\1\0\0\0\1\1\1\1", 10); // a message writes no control token
+    rn_rendered_finish(&out);
+    assert_int_equal(rn_text_render_source("a\n{{ b", 7, vars, &out, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "line 2"));
+    json_decref(vars);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_language), cmocka_unit_test(test_default_model), cmocka_unit_test(test_own),
+        cmocka_unit_test(test_language), cmocka_unit_test(test_default_model), cmocka_unit_test(test_own), cmocka_unit_test(test_clock_in_local_time),
+        cmocka_unit_test(test_source_with_its_own_tokens),
         cmocka_unit_test(test_growing_text), cmocka_unit_test(test_errors), cmocka_unit_test(test_limits),        cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_threads),  cmocka_unit_test(test_clock),
     };
