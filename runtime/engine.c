@@ -277,15 +277,11 @@ static int push_entry(struct rn_engine *e, const struct rn_step_entry *entry, st
 {
     uint32_t next_turn = 0, view = 0;
     for (uint32_t i = 0; i < entry->n_ids; i++) {
-        bool at_gap = rn_seq_at_gap(entry->seq);
-        if (e->n_rows == MAX_ROWS || at_gap) { // the rows before the gap need the pages that leave now
+        if (e->n_rows == MAX_ROWS || (i > 0 && rn_seq_at_gap(entry->seq))) { // the rows behind a gap need a view of their own
             int r = run_pass(e, err);
             if (r < 0) {
                 return r;
             }
-        }
-        if (at_gap) {
-            rn_seq_jump(entry->seq);
         }
         if (i == 0 || e->n_rows == 0) {
             view = add_view(e, entry->seq);

@@ -202,7 +202,7 @@ int rn_seq_rewind(struct rn_seq *s, uint64_t end, struct rn_err *err)
     if (end == s->head) {
         return 0;
     }
-    if (!rn_seq_pages_alive(s, end)) {
+    if (!rn_seq_pages_alive(s, end, end == s->s ? s->origin : end)) {
         return rn_err_set(err, -ENODATA, "rewind to %llu needs pages that are gone", (unsigned long long)end);
     }
     int r = rn_seq_cut_pages(s, end, err);
@@ -242,7 +242,7 @@ int rn_seq_fork(struct rn_seq **ret, const struct rn_seq *s, uint64_t at, struct
         return rn_err_set(err, -EINVAL, "fork at %llu, expected at most %llu", (unsigned long long)at, (unsigned long long)s->head);
     }
     bool lacks_tokens = at > s->s && at <= s->origin; // its origin would be S: tokens S..at-1 were never fed
-    if (lacks_tokens || !rn_seq_pages_alive(s, at)) {
+    if (lacks_tokens || !rn_seq_pages_alive(s, at, at)) {
         return rn_err_set(err, -ENODATA, "fork at %llu needs pages that are gone", (unsigned long long)at);
     }
     struct rn_seq_params params = {
@@ -275,7 +275,7 @@ static uint64_t needed_bytes(const struct rn_engine *e, uint32_t n, uint32_t sin
     for (uint32_t g = 0; g < p->n_groups; g++) {
         uint32_t sliding = p->groups[g].window;
         uint64_t pinned = sliding ? 0 : (sinks + RN_PAGE_TOKENS - 1) / RN_PAGE_TOKENS;
-        uint64_t tokens = (sliding && sliding < n ? sliding : n) + 256 + 256;
+        uint64_t tokens = (sliding ? sliding : n) + 256 + 256; // a sliding window may be larger than N
         uint64_t window = tokens / RN_PAGE_TOKENS + 2; // a border at each end
         struct rn_kv_pool *pool = rn_engine_pool((struct rn_engine *)e);
         bytes += pinned * rn_kv_page_bytes(pool, g, false) + window * rn_kv_page_bytes(pool, g, true);
@@ -357,10 +357,10 @@ size_t rn_seq_bytes(const struct rn_seq *s)
     size_t bytes = 0;
     struct rn_kv_pool *pool = rn_engine_pool(s->engine);
     for (uint32_t g = 0; g < s->n_groups; g++) {
-        const struct rn_page_list *lists[] = {&s->groups[g].pinned, &s->groups[g].window};
-        for (int w = 0; w < 2; w++) {
+        const struct rn_page_list *lists[] = {&s->groups[g].pinned, &s->groups[g].window, &s->groups[g].before};
+        for (int w = 0; w < 3; w++) {
             for (size_t i = 0; i < lists[w]->n; i++) {
-                bytes += lists[w]->pages[i]->refs == 1 ? rn_kv_page_bytes(pool, g, w == 1) : 0;
+                bytes += lists[w]->pages[i]->refs == 1 ? rn_kv_page_bytes(pool, g, w > 0) : 0;
             }
         }
     }

@@ -28,14 +28,14 @@ struct rn_page_list {
     size_t n, cap;
 };
 
-/* One layer group's KV. Sliding-window groups know no pinned zone: s = 0 and one stream from 0. */
+/* One layer group's KV. Sliding-window groups know no pinned zone: s = 0 and one stream from 0, or two after a rebase, see `before`. */
 struct rn_seq_group {
     uint64_t s;                       /* S here */
     uint32_t sliding;                 /* trained window; 0 = none */
     struct rn_page_list pinned, window;
     uint64_t first_page;              /* number of window.pages[0] */
-    struct rn_page_list after;        /* sliding, origin > S: pages from the origin on, until the head gets there (rn_seq_jump) */
-    uint64_t after_page;
+    struct rn_page_list before;       /* sliding, origin > S: tokens below S, which those from the origin on (`window`) never see */
+    uint64_t before_page;             /* number of before.pages[0] */
 };
 
 struct rn_seq {
@@ -76,18 +76,19 @@ uint64_t rn_seq_base_of_next(const struct rn_seq *s, uint64_t at);
 /* Pages for the next n_tokens tokens. 0 or -ENOMEM (what was taken stays in the lists and is used or freed later). */
 int rn_seq_make_room(struct rn_seq *s, uint32_t n_tokens, struct rn_err *err);
 
-/* True when head has reached an origin above S and a sliding group waits to go on behind the gap. Rows pushed before must run first;
- * then rn_seq_jump. */
+/* True when head has reached an origin above S and a sliding group goes on in its other stream: rows before and rows from here on need
+ * views of their own. */
 bool rn_seq_at_gap(const struct rn_seq *s);
-void rn_seq_jump(struct rn_seq *s);
 
-/* ret_pages [n_groups] is what ret->groups points to. Valid until pages are taken or dropped. */
+/* What the rows from head on see, up to the next gap. ret_pages [n_groups] is what ret->groups points to. Valid until pages are taken or
+ * dropped. */
 void rn_seq_view(const struct rn_seq *s, struct rn_step_pages *ret_pages, struct rn_step_view *ret);
 
 /* Drops window pages that no row >= u reads. */
 void rn_seq_drop_pages(struct rn_seq *s, uint64_t u);
-/* True when all pages that a row at index >= at can read are there. */
-bool rn_seq_pages_alive(const struct rn_seq *s, uint64_t at);
+/* True when all pages are there that rows from index `next` on can read, in a sequence that has the tokens below `at`. next > at only
+ * where at = S and the origin lies above. */
+bool rn_seq_pages_alive(const struct rn_seq *s, uint64_t at, uint64_t next);
 /* Keeps the pages of the tokens below `end`, copying shared partial ones (I4). On failure (-ENOMEM) nothing is dropped. */
 int rn_seq_cut_pages(struct rn_seq *s, uint64_t end, struct rn_err *err);
 /* Gives `to`, which has none, the pages of the tokens below `at`. */

@@ -172,23 +172,31 @@ static void spoil_token(const struct rn_program *p, uint32_t group, bool q8, uin
     }
 }
 
+/* The window pages of a group: all cells at or above `head`, or below `low`. */
+static void spoil_window(const struct rn_program *p, uint32_t g, bool q8, const struct rn_page_list *list, uint64_t start, uint64_t low, uint64_t head)
+{
+    for (size_t i = 0; i < list->n * RN_PAGE_TOKENS; i++) {
+        uint64_t t = start + i;
+        if ((t >= head || t < low) && list->pages[i / RN_PAGE_TOKENS]->refs == 1) {
+            spoil_token(p, g, q8, list->data[i / RN_PAGE_TOKENS], (uint32_t)(i % RN_PAGE_TOKENS));
+        }
+    }
+}
+
 void kit_spoil(struct rn_seq *s, uint64_t keep)
 {
     const struct rn_program *p = rn_engine_program(s->engine);
     bool q8 = strcmp(rn_engine_info(s->engine)->kv, "q8_0") == 0;
-    uint64_t low = rn_seq_base(s, keep);
     for (uint32_t g = 0; g < s->n_groups; g++) {
         const struct rn_seq_group *group = &s->groups[g];
+        uint64_t slid = keep + 1 > group->sliding ? keep + 1 - group->sliding : 0, low = group->sliding ? slid : rn_seq_base(s, keep);
         for (size_t i = 0; i < group->pinned.n * RN_PAGE_TOKENS; i++) {
             if (i >= s->head && group->pinned.pages[i / RN_PAGE_TOKENS]->refs == 1) {
                 spoil_token(p, g, false, group->pinned.data[i / RN_PAGE_TOKENS], (uint32_t)(i % RN_PAGE_TOKENS));
             }
         }
-        for (size_t i = 0; i < group->window.n * RN_PAGE_TOKENS; i++) {
-            uint64_t t = group->s + group->first_page * RN_PAGE_TOKENS + i;
-            if ((t >= s->head || t < low) && group->window.pages[i / RN_PAGE_TOKENS]->refs == 1) {
-                spoil_token(p, g, q8, group->window.data[i / RN_PAGE_TOKENS], (uint32_t)(i % RN_PAGE_TOKENS));
-            }
-        }
+        bool split = group->sliding && s->origin > s->s;
+        spoil_window(p, g, q8, &group->window, group->s + group->first_page * RN_PAGE_TOKENS, split && low < s->origin ? s->origin : low, s->head);
+        spoil_window(p, g, q8, &group->before, group->before_page * RN_PAGE_TOKENS, low, s->head < s->s ? s->head : s->s);
     }
 }

@@ -50,5 +50,5 @@ void kit_entry(struct rn_step_entry *entry, struct kit_room *room, struct rn_seq
 void kit_garbage(struct rn_step_entry *entry, struct kit_room *room, struct rn_seq *s, const struct rn_seq_params *p, uint32_t n_vocab,
                  uint32_t n, uint64_t *rng);
 
-/* Writes infinities and NaN into all cells of unshared pages that hold no token below the head, or one below base(keep). */
+/* Writes infinities and NaN into all cells of unshared pages that hold no token below the head, or one that no row from `keep` on sees. */
 void kit_spoil(struct rn_seq *s, uint64_t keep);

@@ -459,13 +459,25 @@ void gguf_build_alignment(struct gguf_build *b, uint32_t alignment)
     b->alignment = alignment;
 }
 
+static bool is_arch(const struct gguf_llama *p, const char *arch)
+{
+    return strcmp(p->arch, arch) == 0;
+}
+
+static void add_norm(struct gguf_build *b, uint32_t layer, const char *what, uint32_t len)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.%s.weight", layer, what);
+    gguf_build_random_vector(b, name, len, 1.0f, 0.1f);
+}
+
 // The matrix of one projection with its bias.
 static void add_projection(struct gguf_build *b, const struct gguf_llama *p, uint32_t layer, const char *what, uint32_t cols, uint32_t rows)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%u.%s.weight", layer, what);
     gguf_build_random(b, name, gguf_build_fitting(p->type, cols), cols, rows, 1.0f / sqrtf((float)cols));
-    if (p->has_biases) {
+    if (p->has_biases || (is_arch(p, "qwen2") && strstr("attn_q attn_k attn_v", what))) {
         snprintf(name, sizeof name, "blk.%u.%s.bias", layer, what);
         gguf_build_random_vector(b, name, rows, 0.0f, 0.1f);
     }
@@ -473,19 +485,24 @@ static void add_projection(struct gguf_build *b, const struct gguf_llama *p, uin
 
 static void add_layer(struct gguf_build *b, const struct gguf_llama *p, uint32_t layer)
 {
-    char name[64];
     uint32_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
-    snprintf(name, sizeof name, "blk.%u.attn_norm.weight", layer);
-    gguf_build_random_vector(b, name, p->d_model, 1.0f, 0.1f);
+    add_norm(b, layer, "attn_norm", p->d_model);
     add_projection(b, p, layer, "attn_q", p->d_model, q);
     add_projection(b, p, layer, "attn_k", p->d_model, kv);
     add_projection(b, p, layer, "attn_v", p->d_model, kv);
+    if (is_arch(p, "gemma3") || is_arch(p, "qwen3")) {
+        add_norm(b, layer, "attn_q_norm", p->head_dim);
+        add_norm(b, layer, "attn_k_norm", p->head_dim);
+    }
     add_projection(b, p, layer, "attn_output", q, p->d_model);
-    snprintf(name, sizeof name, "blk.%u.ffn_norm.weight", layer);
-    gguf_build_random_vector(b, name, p->d_model, 1.0f, 0.1f);
+    add_norm(b, layer, "ffn_norm", p->d_model);
     add_projection(b, p, layer, "ffn_gate", p->d_model, p->d_ff);
     add_projection(b, p, layer, "ffn_up", p->d_model, p->d_ff);
     add_projection(b, p, layer, "ffn_down", p->d_ff, p->d_model);
+    if (is_arch(p, "gemma3")) {
+        add_norm(b, layer, "post_attention_norm", p->d_model);
+        add_norm(b, layer, "post_ffw_norm", p->d_model);
+    }
 }
 
 static uint32_t or_default(uint32_t v, uint32_t otherwise)
@@ -493,9 +510,24 @@ static uint32_t or_default(uint32_t v, uint32_t otherwise)
     return v ? v : otherwise;
 }
 
+static void put_arch_u32(struct gguf_build *b, const struct gguf_llama *p, const char *suffix, uint32_t v)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", p->arch, suffix);
+    gguf_build_u32(b, key, v);
+}
+
+static void put_arch_f32(struct gguf_build *b, const struct gguf_llama *p, const char *suffix, float v)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", p->arch, suffix);
+    gguf_build_f32(b, key, v);
+}
+
 void gguf_build_llama(struct gguf_build *b, const struct gguf_llama *params)
 {
     struct gguf_llama p = *params;
+    p.arch = p.arch ? p.arch : "llama";
     p.n_layers = or_default(p.n_layers, 2);
     p.d_model = or_default(p.d_model, 64);
     p.d_ff = or_default(p.d_ff, 96);
@@ -504,19 +536,23 @@ void gguf_build_llama(struct gguf_build *b, const struct gguf_llama *params)
     p.head_dim = or_default(p.head_dim, 32);
     p.n_vocab = or_default(p.n_vocab, 288);
     gguf_build_seed(b, p.seed);
-    gguf_build_str(b, "general.architecture", "llama");
+    gguf_build_str(b, "general.architecture", p.arch);
     gguf_build_str(b, "general.name", "tiny random llama");
-    gguf_build_u32(b, "llama.block_count", p.n_layers);
-    gguf_build_u32(b, "llama.context_length", or_default(p.n_ctx, 8192));
-    gguf_build_u32(b, "llama.embedding_length", p.d_model);
-    gguf_build_u32(b, "llama.feed_forward_length", p.d_ff);
-    gguf_build_u32(b, "llama.attention.head_count", p.n_heads);
-    gguf_build_u32(b, "llama.attention.head_count_kv", p.n_kv_heads);
-    gguf_build_u32(b, "llama.attention.key_length", p.head_dim);
-    gguf_build_u32(b, "llama.attention.value_length", p.head_dim);
-    gguf_build_u32(b, "llama.rope.dimension_count", p.head_dim);
-    gguf_build_f32(b, "llama.rope.freq_base", p.rope_base > 0 ? p.rope_base : 10000.0f);
-    gguf_build_f32(b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    put_arch_u32(b, &p, "block_count", p.n_layers);
+    put_arch_u32(b, &p, "context_length", or_default(p.n_ctx, 8192));
+    put_arch_u32(b, &p, "embedding_length", p.d_model);
+    put_arch_u32(b, &p, "feed_forward_length", p.d_ff);
+    put_arch_u32(b, &p, "attention.head_count", p.n_heads);
+    put_arch_u32(b, &p, "attention.head_count_kv", p.n_kv_heads);
+    put_arch_u32(b, &p, "attention.key_length", p.head_dim);
+    put_arch_u32(b, &p, "attention.value_length", p.head_dim);
+    put_arch_u32(b, &p, "rope.dimension_count", p.head_dim);
+    put_arch_f32(b, &p, "rope.freq_base", p.rope_base > 0 ? p.rope_base : 10000.0f);
+    put_arch_f32(b, &p, "attention.layer_norm_rms_epsilon", 1e-5f);
+    if (is_arch(&p, "gemma3")) {
+        put_arch_u32(b, &p, "attention.sliding_window", or_default(p.sliding, 40));
+        put_arch_f32(b, &p, "rope.freq_base_swa", 1000.0f);
+    }
     if (!p.has_no_tokenizer) {
         gguf_build_tokenizer(b, p.n_vocab);
     }

@@ -64,8 +64,10 @@ void gguf_build_counts(struct gguf_build *b, uint64_t n_tensors, uint64_t n_kvs)
 /* Pads by this; the caller adds the key general.alignment. Before the first tensor. */
 void gguf_build_alignment(struct gguf_build *b, uint32_t alignment);
 
-/* A whole random model of family llama. Zero fields take the values in the comments. */
+/* A whole random model of family llama, or of one that differs by the traits below. Zero fields take the values in the comments. */
 struct gguf_llama {
+    const char *arch;       /* "llama"; or "gemma3": head norms, post-norms, sliding window; "qwen2": q, k, v biases; "qwen3": head norms */
+    uint32_t sliding;       /* gemma3: 40; every sixth layer is global */
     uint32_t n_layers;      /* 2 */
     uint32_t d_model;       /* 64 */
     uint32_t d_ff;          /* 96 */

@@ -120,25 +120,34 @@ static void reject_draft(struct walk *k)
     assert_int_equal(rn_seq_head(k->s), head);
 }
 
+/* An index that a sequence can have as its head: none between S and the origin. */
+static uint64_t outside_gap(const struct rn_seq *s, uint64_t at)
+{
+    return at > s->s && at < s->origin ? s->origin : at;
+}
+
 /* A place up to `most` tokens back. */
 static uint64_t back(struct walk *k, uint32_t most)
 {
     uint64_t head = rn_seq_head(k->s), by = kit_below(&k->w->rng, most + 1), low = k->floor > k->s->low ? k->floor : k->s->low;
     uint64_t to = head > by ? head - by : 0;
-    return to > low ? to : low;
+    return outside_gap(k->s, to > low ? to : low);
 }
 
 /* Forks, writes into one of the two and goes on with the other. */
 static void change_horses(struct walk *k)
 {
     uint64_t at = back(k, 120);
+    if (k->s->origin > k->s->s && at <= k->s->origin) {
+        return; // of a re-read sequence: such a fork has another origin, so other logits
+    }
     struct rn_seq *fork = NULL;
     struct rn_step_entry entry;
     assert_int_equal(rn_seq_fork(&fork, k->s, at, NULL), 0);
     assert_int_equal(rn_seq_head(fork), at);
     bool go_on_in_fork = kit_below(&k->w->rng, 2);
     struct rn_seq *spoilt = go_on_in_fork ? k->s : fork;
-    uint64_t to = at - kit_below(&k->w->rng, at - k->s->low < 6 ? 1 : 6);
+    uint64_t to = outside_gap(spoilt, at - kit_below(&k->w->rng, at - k->s->low < 6 ? 1 : 6));
     assert_int_equal(rn_seq_rewind(spoilt, to, NULL), 0); // into shared pages
     kit_garbage(&entry, &k->rooms[0], spoilt, &k->w->seq, k->w->model.n_vocab, 1 + kit_below(&k->w->rng, 80), &k->w->rng);
     step(k->e, &entry, 1);
@@ -150,7 +159,10 @@ static uint32_t next_chunk(struct walk *k)
 {
     static const uint32_t most[] = {1, 4, 18, 70, 300};
     uint32_t n = k->chunk ? k->chunk : 1 + kit_below(&k->w->rng, most[kit_below(&k->w->rng, 5)]);
-    uint64_t left = k->w->tl.n - rn_seq_head(k->s);
+    uint64_t head = rn_seq_head(k->s), left = k->w->tl.n - head;
+    if (head < k->s->s && k->s->origin > k->s->s) {
+        left -= k->s->origin - k->s->s;
+    }
     return n < left ? n : (uint32_t)left;
 }
 
@@ -202,7 +214,7 @@ static void world_init(struct world *w, struct rn_engine *e, uint32_t n_tokens, 
     assert_true(w->bases && w->want && room);
     kit_bases(&w->tl, &w->seq, w->bases);
     struct rn_seq *s = kit_seq(e, &w->seq);
-    for (uint32_t t = 0; t < n_tokens; t++) {
+    for (uint64_t t; (t = rn_seq_head(s)) < n_tokens;) {
         struct rn_step_entry entry;
         kit_entry(&entry, room, s, &w->seq, &w->tl, 1, w->want + (size_t)t * w->model.n_vocab);
         step(e, &entry, 1);
@@ -239,7 +251,7 @@ static void run_world(struct world *w, uint32_t n_tokens, uint64_t seed, bool lo
     struct rn_engine *e = kit_engine(&w->model, &one);
     world_init(w, e, n_tokens, seed);
     for (uint32_t chunk = 0; chunk < 4 && !long_walks; chunk++) {
-        walk(w, e, (const uint32_t[]){7, 64, 300, 16}[chunk], 0);
+        walk(w, e, (const uint32_t[]){7, 64, 512, 16}[chunk], 0);
     }
     walk(w, e, 0, DRAFTS);
     walk(w, e, 0, DRAFTS | TRIM | FORK);
@@ -336,6 +348,60 @@ static void k_types_mixed_with_others(void **state)
     }
 }
 
+/* The other families. Gemma's sliding groups: a window smaller and larger than N and than a chunk of 256, at a page border and beside it. */
+static void families(void **state)
+{
+    (void)state;
+    const struct world worlds[] = {
+        {.model = {.arch = "gemma3", .n_layers = 6, .n_heads = 2, .n_kv_heads = 1, .n_vocab = 260, .type = RN_DTYPE_Q4_0},
+         .kv = "q8_0",
+         .seq = {.n = 160, .sinks = 70, .evict = RN_EVICT_TURN}},
+        {.model = {.arch = "gemma3", .sliding = 300, .n_layers = 7, .n_heads = 2, .n_vocab = 261, .type = RN_DTYPE_F32},
+         .kv = "f16",
+         .seq = {.n = 100, .sinks = 4, .evict = RN_EVICT_TOKEN}},
+        {.model = {.arch = "gemma3", .sliding = 65, .n_layers = 6, .d_model = 256, .head_dim = 64, .n_heads = 3, .n_kv_heads = 1, .n_vocab = 264, .type = RN_DTYPE_Q5_K},
+         .kv = "f16",
+         .seq = {.n = 200, .sinks = 0, .evict = RN_EVICT_TURN}},
+        {.model = {.arch = "qwen2", .n_vocab = 263, .has_output = true, .type = RN_DTYPE_Q5_1},
+         .kv = "f16",
+         .seq = {.n = 64, .sinks = 9, .evict = RN_EVICT_TURN}},
+        {.model = {.arch = "qwen3", .n_heads = 6, .n_kv_heads = 3, .head_dim = 64, .n_vocab = 262, .type = RN_DTYPE_Q8_0},
+         .kv = "q8_0",
+         .seq = {.n = 200, .sinks = 70, .evict = RN_EVICT_TOKEN}},
+    };
+    for (uint32_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        struct world w = worlds[i];
+        w.model.seed = 80 + i;
+        run_world(&w, 2 * w.seq.n + 120, 800 + i, false);
+    }
+}
+
+/* All of it in re-read sequences: the gap between S and the origin, which sliding groups see as two streams. */
+static void across_the_gap(void **state)
+{
+    (void)state;
+    const struct gguf_llama gemma = {.arch = "gemma3", .n_layers = 6, .n_heads = 2, .n_kv_heads = 1, .n_vocab = 260, .type = RN_DTYPE_Q8_0};
+    const struct {
+        uint32_t sinks, sliding;
+        uint64_t origin;
+        enum rn_evict evict;
+    } gaps[] = {
+        {70, 40, 313, RN_EVICT_TURN},  // the gap is wider than the sliding window
+        {70, 100, 128, RN_EVICT_TOKEN}, // narrower; the origin begins a page
+        {64, 64, 65, RN_EVICT_TURN},   // one token wide, at a page border
+        {5, 300, 40, RN_EVICT_TOKEN},  // both sides in one page; wider than N
+        {0, 40, 200, RN_EVICT_TURN},
+    };
+    for (uint32_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
+        struct world w = {.model = gemma, .kv = i % 2 ? "f16" : "q8_0", .seq = {.n = 150, .sinks = gaps[i].sinks, .origin = gaps[i].origin, .evict = gaps[i].evict}};
+        w.model.seed = 90 + i;
+        w.model.sliding = gaps[i].sliding;
+        run_world(&w, (uint32_t)gaps[i].origin + 250, 900 + i, false);
+    }
+    struct world w = {.model = shapes[1], .kv = "q8_0", .seq = {.n = 150, .sinks = 70, .origin = 313, .evict = RN_EVICT_TURN}};
+    run_world(&w, 600, 990, false);
+}
+
 /* Several chunks of 256 in both streams. */
 static void many_chunks(void **state)
 {
@@ -385,11 +451,14 @@ static void feed(struct rn_engine *e, struct rn_seq *s, const struct rn_seq_para
     rn_mem_free(logits);
 }
 
+static const struct gguf_llama gemma = {.arch = "gemma3", .n_layers = 6, .n_heads = 2, .n_kv_heads = 1, .n_vocab = 275, .has_output = true};
+
 static void reading_again_is_exact(void **state)
 {
     (void)state;
-    for (int policy = 0; policy < 2; policy++) {
-        struct gguf_llama model = shapes[1];
+    for (int run = 0; run < 4; run++) {
+        int policy = run % 2;
+        struct gguf_llama model = run < 2 ? shapes[1] : gemma;
         struct rn_engine *e = kit_engine(&model, &(struct rn_engine_params){.n_threads = 1});
         struct rn_seq_params p = {.n = 90, .sinks = 20, .evict = policy ? RN_EVICT_TOKEN : RN_EVICT_TURN};
         struct kit_timeline tl;
@@ -449,6 +518,78 @@ static void reading_again_is_exact(void **state)
     }
 }
 
+/* Steps of one token, and whole ones, over an origin so far that no page may stand for the gap. */
+static void a_far_origin_costs_no_pages(void **state)
+{
+    (void)state;
+    struct rn_engine *e = kit_engine(&gemma, &(struct rn_engine_params){.n_threads = 1, .poison = true});
+    struct rn_seq_params p = {.n = 64, .sinks = 4, .origin = 1ull << 33};
+    uint32_t ids[100];
+    uint64_t rng = 4;
+    size_t bytes = 0;
+    float *first = rn_mem_alloc(100 * (size_t)gemma.n_vocab, sizeof *first), *logits = rn_mem_alloc(100 * (size_t)gemma.n_vocab, sizeof *logits);
+    assert_true(first && logits);
+    for (int i = 0; i < 100; i++) {
+        ids[i] = kit_below(&rng, gemma.n_vocab);
+    }
+    for (uint32_t chunk = 1; chunk <= 100; chunk = chunk < 5 ? chunk + 1 : chunk * 20) { // 1, 2, 3, 4 (up to the gap), 5, 100
+        struct rn_seq *s = kit_seq(e, &p);
+        for (uint32_t i = 0; i < 100; i += chunk) {
+            uint32_t n = chunk < 100 - i ? chunk : 100 - i;
+            step(e, &(struct rn_step_entry){.seq = s, .ids = ids + i, .n_ids = n, .n_logits = n, .logits = logits + (size_t)i * gemma.n_vocab}, 1);
+        }
+        assert_int_equal(rn_seq_head(s), (1ull << 33) + 96);
+        bytes = chunk == 1 ? rn_seq_bytes(s) : bytes;
+        assert_int_equal(rn_seq_bytes(s), bytes);
+        memcpy(chunk == 1 ? first : logits, logits, 100 * (size_t)gemma.n_vocab * sizeof *logits);
+        assert_memory_equal(logits, first, 100 * (size_t)gemma.n_vocab * sizeof *logits);
+        rn_seq_destroy(s);
+    }
+    rn_mem_free(first);
+    rn_mem_free(logits);
+    kit_engine_destroy(e);
+}
+
+/* A step that fails behind the gap leaves the sequence in the pinned zone, with all it had. */
+static void a_step_that_fails_behind_the_gap_changes_nothing(void **state)
+{
+    (void)state;
+    const struct rn_seq_params p = {.n = 200, .sinks = 70, .origin = 400};
+    uint32_t ids[250];
+    uint64_t rng = 4;
+    float want[275], got[275];
+    int n_failed = 0;
+    for (int i = 0; i < 250; i++) {
+        ids[i] = kit_below(&rng, gemma.n_vocab);
+    }
+    for (uint64_t k = 0; k < 100; k++) {
+        struct rn_engine *e = kit_engine(&gemma, &(struct rn_engine_params){.n_threads = 1});
+        struct rn_seq *s = kit_seq(e, &p);
+        struct rn_step_entry rest = {.seq = s, .ids = ids + 30, .n_ids = 220, .n_logits = 1, .logits = k ? got : want};
+        step(e, &(struct rn_step_entry){.seq = s, .ids = ids, .n_ids = 30}, 1);
+        rn_mem_fail_at(k);
+        int r = rn_engine_step(e, &rest, 1, NULL);
+        rn_mem_fail_at(0);
+        if (r < 0) {
+            assert_int_equal(r, -ENOMEM);
+            assert_int_equal(rn_seq_head(s), 30);
+            n_failed++;
+            step(e, &(struct rn_step_entry){.seq = s, .ids = ids + 30, .n_ids = 25}, 1); // on in the pinned zone
+            rest.ids += 25;
+            rest.n_ids -= 25;
+            step(e, &rest, 1);
+        }
+        assert_memory_equal(rest.logits, want, sizeof want);
+        rn_seq_destroy(s);
+        kit_engine_destroy(e);
+        if (k && r == 0) {
+            break;
+        }
+    }
+    print_message("%d failed allocations in a step across the gap\n", n_failed);
+    assert_true(n_failed > 3);
+}
+
 /* ---- far positions -------------------------------------------------------------------------------------------------------------------- */
 
 static double kl(const float *p, const float *q, uint32_t n)
@@ -475,11 +616,12 @@ static void far_positions_are_as_good(void **state)
 {
     (void)state;
     const uint64_t shift = 1ull << 33;
-    for (int k = 0; k < 2; k++) {
-        struct gguf_llama model = shapes[0];
-        struct rn_engine *e = kit_engine(&model, &(struct rn_engine_params){.n_threads = 1, .kv = k ? "q8_0" : "f16"});
-        struct rn_seq_params p = {.n = 128, .sinks = 4, .evict = RN_EVICT_TURN}, far = p;
-        far.origin = shift + 4;
+    for (int k = 0; k < 4; k++) {
+        bool q8 = k % 2, slides = k / 2;
+        struct gguf_llama model = slides ? gemma : shapes[0];
+        struct rn_engine *e = kit_engine(&model, &(struct rn_engine_params){.n_threads = 1, .kv = q8 ? "q8_0" : "f16"});
+        struct rn_seq_params p = {.n = 128, .sinks = slides ? 0 : 4, .evict = RN_EVICT_TURN}, far = p; // sliding groups see sinks, unless far
+        far.origin = shift + p.sinks;
         struct rn_seq *near_seq = kit_seq(e, &p), *far_seq = kit_seq(e, &far);
         double sum = 0;
         uint64_t rng = 9;
@@ -493,15 +635,15 @@ static void far_positions_are_as_good(void **state)
                 {.seq = near_seq, .ids = &id, .n_ids = 1, .n_logits = 1, .logits = a, .turn_starts = turn, .n_turn_starts = is_turn},
                 {.seq = far_seq, .ids = &id, .n_ids = 1, .n_logits = 1, .logits = b, .turn_starts = turn + 1, .n_turn_starts = is_turn}};
             step(e, entries, 2);
-            if (t >= 4) {
+            if (t >= p.sinks) {
                 assert_int_equal(rn_seq_base(near_seq, t) + shift, rn_seq_base(far_seq, t + shift));
                 rn_seq_accept(near_seq, t + 1);
                 rn_seq_accept(far_seq, t + shift + 1);
             }
             sum += kl(a, b, model.n_vocab);
         }
-        print_message("mean KL, indices moved by 2^33, %s: %.2e\n", k ? "q8_0" : "f16", sum / 500);
-        assert_true(sum / 500 < (k ? 1e-2 : 1e-5));
+        print_message("mean KL, indices moved by 2^33, %s %s: %.2e\n", slides ? "gemma3" : "llama", q8 ? "q8_0" : "f16", sum / 500);
+        assert_true(sum / 500 < (q8 ? 1e-2 : 1e-5));
         rn_seq_destroy(near_seq);
         rn_seq_destroy(far_seq);
         rn_mem_free(a);
@@ -565,8 +707,12 @@ int main(void)
         cmocka_unit_test(q8_0_weights),
         cmocka_unit_test(bf16_and_other_blocks_of_32),
         cmocka_unit_test(k_types_mixed_with_others),
+        cmocka_unit_test(families),
+        cmocka_unit_test(across_the_gap),
         cmocka_unit_test(many_chunks),
         cmocka_unit_test(reading_again_is_exact),
+        cmocka_unit_test(a_far_origin_costs_no_pages),
+        cmocka_unit_test(a_step_that_fails_behind_the_gap_changes_nothing),
         cmocka_unit_test(far_positions_are_as_good),
         cmocka_unit_test(bad_steps_are_refused),
         cmocka_unit_test(bad_engines_are_refused),
