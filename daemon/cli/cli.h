@@ -25,7 +25,9 @@ enum rn_cli_exit {
 /* argv starts after the verb's name. Each returns an exit code. */
 int rn_verb_bench(int argc, char *const *argv);
 int rn_verb_chat(int argc, char *const *argv);
+int rn_verb_doctor(int argc, char *const *argv);
 int rn_verb_eval(int argc, char *const *argv);
+int rn_verb_info(int argc, char *const *argv);
 int rn_verb_logits(int argc, char *const *argv);
 int rn_verb_run(int argc, char *const *argv);
 int rn_verb_sessions(int argc, char *const *argv);

@@ -19,8 +19,10 @@ struct verb {
 static const struct verb verbs[] = {
     {"bench", rn_verb_bench, "measure prefill and decode beside what the machine can do at best"},
     {"chat", rn_verb_chat, "talk to the daemon in the terminal"},
+    {"doctor", rn_verb_doctor, "what this machine offers, what bounds the speed, what stands in the way"},
     {"eval", rn_verb_eval, "log-probability of each next token of a text, and perplexity"},
     {"help", verb_help, "print this, or the help of a verb"},
+    {"info", rn_verb_info, "what a model file holds and needs"},
     {"logits", rn_verb_logits, "what the model thinks after each token"},
     {"run", rn_verb_run, "generate without a daemon"},
     {"sessions", rn_verb_sessions, "list, show and remove the daemon's sessions"},

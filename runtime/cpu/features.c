@@ -151,6 +151,13 @@ static uint32_t cores_of_cgroup(void)
     }
 }
 
+void rn_cpu_cores(uint32_t *ret_cores, uint32_t *ret_quota)
+{
+    uint32_t quota = cores_of_cgroup();
+    *ret_cores = cores_allowed();
+    *ret_quota = quota == UINT32_MAX ? 0 : quota;
+}
+
 uint32_t rn_cpu_threads_default(void)
 {
     uint32_t cores = cores_allowed(), quota = cores_of_cgroup();
