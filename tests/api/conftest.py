@@ -82,6 +82,14 @@ def model():
 
 
 @pytest.fixture(scope='module')
+def gemma():
+    path = os.environ.get('RUNNEL_TEST_MODEL_GEMMA')
+    if not path:
+        pytest.skip('RUNNEL_TEST_MODEL_GEMMA is not set')
+    return path
+
+
+@pytest.fixture(scope='module')
 def daemon(tmp_path_factory, model):
     d = Daemon(program('RUNNELD'), model, tmp_path_factory.mktemp('runneld') / 'state')
     yield d

@@ -5,6 +5,7 @@ from cli_kit import THREADS, ids_file, load, runnel, runnel_json
 
 BLOCK = 400
 RUNS = [(None, 0, 'token'), (256, 4, 'token'), (256, 0, 'token'), (512, 4, 'token'), (512, 32, 'turn')]
+GEMMA_RUNS = [(None, 0, 'token'), (768, 4, 'token'), (768, 0, 'token'), (256, 4, 'token'), (256, 4, 'turn')]  # the last two: 600 tokens
 
 
 @pytest.fixture(scope='module')
@@ -25,19 +26,22 @@ def mean(values):
     return sum(values) / len(values)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('kv', ['f16', 'q8_0'])
-@pytest.mark.parametrize('window, sinks, evict', RUNS)
-def test_rolling_is_right(tmp_path, model, reference, window, sinks, evict, kv):
-    run = next(r for r in reference['runs'] if (r['window'], r['sinks'], r['evict']) == (window, sinks, evict))
-    got = evaluate(tmp_path, model, reference, run, kv)
+def find(runs, window, sinks, evict):
+    return next(r for r in runs if (r['window'], r['sinks'], r['evict']) == (window, sinks, evict))
+
+
+def check(folder, model, reference, run, kv):
+    """Against the float32 oracle: mean difference of the log-probabilities, perplexity by blocks, no drift, the evictions."""
+    window, sinks, evict = run['window'], run['sinks'], run['evict']
+    got = evaluate(folder, model, reference, run, kv)
     difference = [abs(a - b) for a, b in zip(got['logprob'], run['logprob'])]
     assert len(got['logprob']) == len(run['logprob'])
     blocks = [2.718281828459045**-mean(run['logprob'][i:i + BLOCK]) for i in range(0, len(run['logprob']), BLOCK)]
     assert len(got['blocks']) == len(blocks)
     worst = max(abs(a / b - 1) for a, b in zip(got['blocks'], blocks))
     first = next((t for t, _ in got['evictions']), 0)
-    early, late = mean(difference[first:first + BLOCK]), mean(difference[-BLOCK:])
+    span = min(BLOCK, (len(difference) - first) // 2)
+    early, late = mean(difference[first:first + span]), mean(difference[-span:])
     print(f'{window}/{sinks} {evict} {kv}: mean {mean(difference):.4f}, worst block {worst:.4f}, after the first eviction {early:.4f}, at the end {late:.4f}')
     assert mean(difference) <= (0.11 if kv == 'q8_0' else 0.08 if sinks or not window else 0.09)
     assert worst <= 0.025
@@ -49,6 +53,25 @@ def test_rolling_is_right(tmp_path, model, reference, window, sinks, evict, kv):
         assert got['evictions'] == [[t, sinks + t + 1 - window] for t in range(window, len(reference['ids']))]
     else:
         assert got['evictions'] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kv', ['f16', 'q8_0'])
+@pytest.mark.parametrize('window, sinks, evict', RUNS)
+def test_rolling_is_right(tmp_path, model, reference, window, sinks, evict, kv):
+    check(tmp_path, model, reference, find(reference['runs'], window, sinks, evict), kv)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kv', ['f16', 'q8_0'])
+@pytest.mark.parametrize('window, sinks, evict', GEMMA_RUNS)
+def test_rolling_is_right_with_sliding_layers(tmp_path, gemma, window, sinks, evict, kv):
+    reference = load('gemma_rolling.json')
+    runs = reference['runs']
+    if window == 256:  # smaller than the model's own sliding window of 512
+        runs = load('gemma_rolling_256.json')['runs']
+        reference['ids'] = reference['ids'][:600]
+    check(tmp_path, gemma, reference, find(runs, window, sinks, evict), kv)
 
 
 @pytest.mark.slow
