@@ -5,6 +5,7 @@
 #include "runtime/sampler.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ struct rn_candidate {
 void rn_sampler_finish(struct rn_sampler *s)
 {
     rn_mem_free(s->candidates);
+    rn_mem_free(s->undo);
     *s = (struct rn_sampler){0};
 }
 
@@ -142,11 +144,82 @@ static double weight(float logit, float top, double inverse_temperature)
     return exp(((double)logit - (double)top) * inverse_temperature);
 }
 
-int rn_sample(struct rn_sampler *s, const struct rn_sampling *p, const float *logits, uint32_t n_vocab, uint32_t choice, uint32_t rewinds,
-              uint64_t t, uint32_t *ret_id)
+/* ---- Bias and penalties ------------------------------------------------------------------------------------------------------------ */
+
+static bool has_repeat(const struct rn_sampling *p)
+{
+    return p->repeat_penalty != 0 && p->repeat_penalty != 1;
+}
+
+bool rn_sampling_counts(const struct rn_sampling *p)
+{
+    return has_repeat(p) || p->frequency_penalty != 0 || p->presence_penalty != 0;
+}
+
+// Room to remember n logits. 0 or -ENOMEM.
+static int reserve_undo(struct rn_sampler *s, size_t n)
+{
+    if (n > s->cap_undo) {
+        struct rn_logit_bias *grown = rn_mem_realloc(s->undo, 2 * n, sizeof *grown);
+        if (!grown) {
+            return -ENOMEM;
+        }
+        s->undo = grown;
+        s->cap_undo = 2 * n;
+    }
+    return 0;
+}
+
+static void change(struct rn_sampler *s, float *logits, uint32_t id, double z)
+{
+    s->undo[s->n_undo++] = (struct rn_logit_bias){id, logits[id]};
+    // A sum beyond float32 must not make inf - inf later.
+    logits[id] = z > (double)FLT_MAX ? FLT_MAX : z < -(double)FLT_MAX ? -INFINITY : (float)z;
+}
+
+static double penalised(const struct rn_sampling *p, const struct rn_count *c, double z)
+{
+    if (c->seen && has_repeat(p)) {
+        z = z < 0 ? z * (double)p->repeat_penalty : z / (double)p->repeat_penalty;
+    }
+    if (c->output) {
+        z -= (double)p->frequency_penalty * c->output + (double)p->presence_penalty;
+    }
+    return z;
+}
+
+static int adjust(struct rn_sampler *s, const struct rn_sampling *p, float *logits, const struct rn_counts *counts)
+{
+    size_t n_counts = counts && rn_sampling_counts(p) ? counts->n : 0;
+    if (reserve_undo(s, p->n_bias + n_counts) < 0) {
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < p->n_bias; i++) {
+        change(s, logits, p->bias[i].id, (double)logits[p->bias[i].id] + (double)p->bias[i].value);
+    }
+    for (size_t i = 0; i < n_counts; i++) {
+        const struct rn_count *c = &counts->list[i];
+        change(s, logits, c->id, penalised(p, c, (double)logits[c->id]));
+    }
+    return 0;
+}
+
+// Backwards: an id may have been changed twice.
+static void put_back(struct rn_sampler *s, float *logits)
+{
+    while (s->n_undo) {
+        s->n_undo--;
+        logits[s->undo[s->n_undo].id] = s->undo[s->n_undo].value;
+    }
+}
+
+/* ---- The draw ---------------------------------------------------------------------------------------------------------------------- */
+
+static int draw_one(struct rn_sampler *s, const struct rn_sampling *p, const float *logits, uint32_t n_vocab, const struct rn_draw *draw,
+                    uint32_t *ret_id)
 {
     uint32_t best = argmax(logits, n_vocab);
-    if (p->temperature < 1e-5f || p->top_k == 1) {
+    if (p->temperature < 1e-5f || p->top_k == 1 || logits[best] == -INFINITY) { // where nothing is possible no draw is either
         *ret_id = best;
         return 0;
     }
@@ -194,7 +267,7 @@ int rn_sample(struct rn_sampler *s, const struct rn_sampling *p, const float *lo
         n_keep = i;
         total = mass;
     }
-    double target = uniform(p->seed, choice, rewinds, t) * total, mass = 0;
+    double target = uniform(p->seed, draw->choice, draw->rewinds, draw->t) * total, mass = 0;
     size_t i = 0;
     for (;; i++) {
         sort_up_to(&r, i + 1);
@@ -207,12 +280,61 @@ int rn_sample(struct rn_sampler *s, const struct rn_sampling *p, const float *lo
     return 0;
 }
 
-double rn_logprob(const float *logits, uint32_t n_vocab, uint32_t id)
+int rn_sample(struct rn_sampler *s, const struct rn_sampling *p, float *logits, uint32_t n_vocab, const struct rn_draw *draw,
+              uint32_t *ret_id)
 {
-    float top = logits[argmax(logits, n_vocab)];
+    int r = adjust(s, p, logits, draw->counts);
+    if (r == 0) {
+        r = draw_one(s, p, logits, n_vocab, draw, ret_id);
+        put_back(s, logits);
+    }
+    return r;
+}
+
+/* ---- Log-probabilities ------------------------------------------------------------------------------------------------------------- */
+
+// log of the sum over exp(z).
+static double log_sum(const float *logits, uint32_t n_vocab, float top)
+{
     double sum = 0;
     for (uint32_t i = 0; i < n_vocab; i++) {
         sum += exp((double)logits[i] - (double)top);
     }
-    return (double)logits[id] - (double)top - log(sum);
+    return log(sum);
+}
+
+double rn_logprob(const float *logits, uint32_t n_vocab, uint32_t id)
+{
+    float top = logits[argmax(logits, n_vocab)];
+    return (double)logits[id] - (double)top - log_sum(logits, n_vocab, top);
+}
+
+// The n likeliest ids, in order; returns their number.
+static uint32_t best_ids(const float *logits, uint32_t n_vocab, uint32_t n, uint32_t *ids)
+{
+    uint32_t have = 0;
+    for (uint32_t i = 0; n && i < n_vocab; i++) {
+        if (logits[i] == -INFINITY || (have == n && logits[i] <= logits[ids[n - 1]])) {
+            continue;
+        }
+        uint32_t at = have < n ? have++ : n - 1;
+        for (; at > 0 && logits[ids[at - 1]] < logits[i]; at--) {
+            ids[at] = ids[at - 1];
+        }
+        ids[at] = i;
+    }
+    return have;
+}
+
+uint32_t rn_logprobs(const float *logits, uint32_t n_vocab, uint32_t id, uint32_t n_top, struct rn_logprob *ret)
+{
+    uint32_t ids[RN_TOP_LOGPROBS_MAX];
+    float top = logits[argmax(logits, n_vocab)];
+    double sum = log_sum(logits, n_vocab, top);
+    uint32_t n = best_ids(logits, n_vocab, n_top < RN_TOP_LOGPROBS_MAX ? n_top : RN_TOP_LOGPROBS_MAX, ids);
+    ret[0] = (struct rn_logprob){(double)logits[id] - (double)top - sum, id};
+    for (uint32_t i = 0; i < n; i++) {
+        ret[1 + i] = (struct rn_logprob){(double)logits[ids[i]] - (double)top - sum, ids[i]};
+    }
+    return n;
 }

@@ -284,6 +284,17 @@ static int take(struct rn_service *s, struct rn_run *run, struct rn_conversation
     return 0;
 }
 
+static int check_bias(const struct rn_request *req, uint32_t n_vocab, struct rn_fault *f)
+{
+    for (size_t i = 0; i < req->sampling.n_bias; i++) {
+        if (req->bias[i].id >= n_vocab) {
+            return rn_fault_set(f, 400, "invalid_value", "logit_bias", "logit_bias has the token id %u, the vocabulary has %u",
+                                req->bias[i].id, n_vocab);
+        }
+    }
+    return 0;
+}
+
 static int check_request(const struct rn_service *s, const struct rn_run *run, struct rn_fault *f)
 {
     size_t limit = (size_t)s->params.max_queue + s->params.max_concurrent;
@@ -296,7 +307,7 @@ static int check_request(const struct rn_service *s, const struct rn_run *run, s
     if (run->req->raw_ids && run->req->n_raw_ids == 0) {
         return rn_fault_set(f, 400, "invalid_value", "input", "the prompt has no ids");
     }
-    return 0;
+    return check_bias(run->req, s->info->n_vocab, f);
 }
 
 void rn_run_accept(struct rn_service *s, struct rn_run *run)

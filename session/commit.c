@@ -286,6 +286,7 @@ static void emit_done(struct rn_service *s, struct rn_run *run)
     e->text_len = a->text.len;
     e->ids = a->ids.data;
     e->n_ids = a->ids.len;
+    e->logprobs = run->req->logprobs ? rn_logprobs_json(&run->logprobs, s->text, 0, a->ids.len) : NULL;
     a->text = (struct rn_buf){0};
     a->ids = (struct rn_ids){0};
     e->record = json_incref(run->record);

@@ -1,6 +1,7 @@
 #include "session/record.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "runtime/base/clock.h"
 #include "session/session_internal.h"
@@ -21,11 +22,26 @@ static json_t *short_real(float x)
     return json_real(round((double)x * 1e6) / 1e6);
 }
 
+static json_t *bias_object(const struct rn_sampling *p)
+{
+    json_t *object = json_object();
+    for (size_t i = 0; i < p->n_bias; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%u", p->bias[i].id);
+        json_object_set_new(object, id, short_real(p->bias[i].value));
+    }
+    return object;
+}
+
 json_t *rn_record_sampling(const struct rn_request *r)
 {
-    return json_pack("{s:o, s:i, s:o, s:o, s:I, s:I, s:b}", "temperature", short_real(r->sampling.temperature), "top_k",
-                     (int)r->sampling.top_k, "top_p", short_real(r->sampling.top_p), "min_p", short_real(r->sampling.min_p), "seed",
-                     (json_int_t)r->sampling.seed, "max_output_tokens", (json_int_t)r->max_output_tokens, "ignore_eos", (int)r->ignore_eos);
+    const struct rn_sampling *p = &r->sampling;
+    json_t *logprobs = r->logprobs ? json_integer(r->top_logprobs) : json_null();
+    return json_pack("{s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:b, s:o}", "temperature", short_real(p->temperature), "top_k",
+                     (int)p->top_k, "top_p", short_real(p->top_p), "min_p", short_real(p->min_p), "repeat_penalty",
+                     short_real(p->repeat_penalty == 0 ? 1 : p->repeat_penalty), "frequency_penalty", short_real(p->frequency_penalty),
+                     "presence_penalty", short_real(p->presence_penalty), "logit_bias", bias_object(p), "seed", (json_int_t)p->seed,
+                     "max_output_tokens", (json_int_t)r->max_output_tokens, "ignore_eos", (int)r->ignore_eos, "top_logprobs", logprobs);
 }
 
 json_t *rn_record_usage(const struct rn_run *run)

@@ -37,7 +37,7 @@ struct rn_request *rn_request_create(void)
     *r = (struct rn_request){
         .store = true,
         .generate = true,
-        .sampling = {.temperature = 1.0f, .top_p = 1.0f},
+        .sampling = {.temperature = 1.0f, .top_p = 1.0f, .repeat_penalty = 1.0f},
         .max_output_tokens = DEFAULT_MAX_OUTPUT,
         .window = -1,
         .sinks = -1,
@@ -46,6 +46,14 @@ struct rn_request *rn_request_create(void)
     rn_id_new("resp_", r->response_id);
     rn_id_new("msg_", r->item_id);
     return r;
+}
+
+void rn_request_bias(struct rn_request *r, struct rn_logit_bias *bias, size_t n)
+{
+    rn_mem_free(r->bias);
+    r->bias = bias;
+    r->sampling.bias = bias;
+    r->sampling.n_bias = n;
 }
 
 void rn_request_destroy(struct rn_request *r)
@@ -62,6 +70,7 @@ void rn_request_destroy(struct rn_request *r)
     rn_mem_free(r->session_id);
     rn_mem_free(r->raw_ids);
     rn_mem_free(r->turn_starts);
+    rn_mem_free(r->bias);
     for (size_t i = 0; i < r->n_stop; i++) {
         rn_mem_free(r->stop[i]);
     }
@@ -77,6 +86,7 @@ void rn_event_destroy(struct rn_event *e)
     rn_mem_free(e->text);
     rn_mem_free(e->ids);
     rn_mem_free(e->message);
+    json_decref(e->logprobs);
     json_decref(e->record);
     json_decref(e->reply);
     rn_mem_free(e);

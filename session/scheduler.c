@@ -268,14 +268,30 @@ void rn_run_tell_evictions(struct rn_service *s, struct rn_run *run, uint64_t ba
     rn_service_emit(s, e);
 }
 
-// The token that follows a run's last row.
-static void take_token(struct rn_service *s, struct rn_run *run, const float *logits)
+// The token that follows a run's last row: a function of the row's logits, of the tokens that the row sees and of this answer's tokens.
+static int sample(struct rn_service *s, struct rn_run *run, float *logits, uint32_t *ret_id)
+{
+    const struct rn_conversation *c = run->conv;
+    const struct rn_sampling *p = &run->req->sampling;
+    const struct rn_ids *log = &c->timeline.log;
+    struct rn_draw draw = {.t = log->len, .counts = &run->counts};
+    int r = 0;
+    if (rn_sampling_counts(p)) {
+        r = rn_counts_update(&run->counts, log->data, c->sinks, rn_seq_base(c->seq, log->len - 1), log->len, run->prompt_end);
+    }
+    r = r < 0 ? r : rn_sample(&s->sampler, p, logits, s->info->n_vocab, &draw, ret_id);
+    if (r == 0 && run->req->logprobs) {
+        r = rn_logprobs_add(&run->logprobs, run->answer.ids.len, logits, s->info->n_vocab, *ret_id);
+    }
+    return r;
+}
+
+static void take_token(struct rn_service *s, struct rn_run *run, float *logits)
 {
     struct rn_conversation *c = run->conv;
-    const struct rn_request *req = run->req;
     uint32_t id = 0;
     enum rn_answer_result result = RN_ANSWER_GOES_ON;
-    int r = rn_sample(&s->sampler, &req->sampling, logits, s->info->n_vocab, /*choice=*/0, /*rewinds=*/0, c->timeline.log.len, &id);
+    int r = sample(s, run, logits, &id);
     run->last_ns = rn_clock_ns();
     run->first_ns = run->first_ns ? run->first_ns : run->last_ns;
     r = r < 0 ? r : rn_ids_add(&c->timeline.log, id);

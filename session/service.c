@@ -51,8 +51,9 @@ void rn_run_emit_text(struct rn_service *s, struct rn_run *run, bool closed)
     if (e) {
         e->text = rn_mem_strndup(text, len);
         e->ids = rn_mem_alloc(n_ids, sizeof *e->ids);
+        e->logprobs = run->req->logprobs ? rn_logprobs_json(&run->logprobs, s->text, shown_ids, shown_ids + n_ids) : NULL;
     }
-    if (!e || !e->text || !e->ids) { // no memory now: it comes with the next event
+    if (!e || !e->text || !e->ids || (run->req->logprobs && !e->logprobs)) { // no memory now: it comes with the next event
         run->answer.shown = shown;
         run->answer.shown_ids = shown_ids;
         rn_event_destroy(e);
@@ -103,6 +104,7 @@ static void add_run(struct rn_service *s, struct rn_run *run)
     run->number = ++s->arrivals;
     run->answer =
         (struct rn_answer){.stop = req->stop, .n_stop = req->n_stop, .ignore_eos = req->ignore_eos, .limit = req->max_output_tokens};
+    run->logprobs.n_top = req->top_logprobs;
     if (!req->has_seed) {
         req->sampling.seed = rn_seed_random();
         req->has_seed = true;
@@ -118,6 +120,8 @@ static void add_run(struct rn_service *s, struct rn_run *run)
 static void free_run(struct rn_run *run)
 {
     rn_answer_finish(&run->answer);
+    rn_counts_finish(&run->counts);
+    rn_logprobs_finish(&run->logprobs);
     rn_event_destroy(run->terminal);
     json_decref(run->warnings);
     json_decref(run->record);

@@ -44,7 +44,11 @@ struct rn_request {
     uint64_t *turn_starts;          /* with raw_ids */
     size_t n_turn_starts;
 
-    struct rn_sampling sampling;
+    struct rn_sampling sampling;    /* bias: the copy below. The repetition penalty counts what the sampled row sees of the session's
+                                       tokens, pinned ones and the window; the other two count all tokens of this answer */
+    struct rn_logit_bias *bias;     /* owned; rn_request_bias sets it */
+    bool logprobs;                  /* report the log-probability of each output token */
+    uint32_t top_logprobs;          /* and of this many of the likeliest ones; at most RN_TOP_LOGPROBS_MAX */
     bool has_seed;                  /* false: the service draws one and reports it */
     uint64_t max_output_tokens;     /* checked by the adapter */
     char **stop;                    /* stop strings, at most 16 of 1..256 bytes */
@@ -61,6 +65,8 @@ struct rn_request {
 
 struct rn_request *rn_request_create(void); /* defaults: store, generate, temperature 1, -1s; NULL = no memory */
 void rn_request_destroy(struct rn_request *r);
+/* Takes over a list of biases (rn_mem_alloc; NULL with n = 0), in place of an earlier one. Ids beyond the vocabulary are refused later. */
+void rn_request_bias(struct rn_request *r, struct rn_logit_bias *bias, size_t n);
 
 enum rn_event_kind {
     RN_EVENT_CREATED,  /* the request is accepted and, if stored, on disk */
@@ -87,6 +93,8 @@ struct rn_event {
     size_t text_len;
     uint32_t *ids;                  /* TEXT, DONE: ids behind the text (DONE: all visible ones) */
     size_t n_ids;
+    json_t *logprobs;               /* TEXT, DONE, if asked for: [{"id", "token", "bytes", "logprob", "top_logprobs": [the same without
+                                       "top_logprobs"]}], one for each of ids */
     uint64_t ns;                    /* TEXT: rn_clock_ns when the engine had the token */
 
     uint64_t evicted, kept_from;    /* EVICTED: E(t) and base(t) now */

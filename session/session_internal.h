@@ -19,6 +19,7 @@
 #include "runtime/base/queue.h"
 #include "session/answer.h"
 #include "session/conversation.h"
+#include "session/logprobs.h"
 #include "session/plan.h"
 #include "session/record.h"
 #include "session/service.h"
@@ -62,6 +63,8 @@ struct rn_run {
     uint64_t submitted_ns, started_ns, first_ns, last_ns;
     const char *rebased; /* cause, for the record */
     struct rn_answer answer;
+    struct rn_counts counts;     /* for the penalties: a function of the log, the window and prompt_end */
+    struct rn_logprobs logprobs; /* of answer.ids */
 
     /* the end */
     enum rn_status status;

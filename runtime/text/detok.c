@@ -44,6 +44,12 @@ static void push_byte(struct rn_detok *d, unsigned char byte, struct rn_buf *out
     }
 }
 
+const char *rn_text_token_bytes(const struct rn_text *t, uint32_t id, size_t *ret_len)
+{
+    *ret_len = 0;
+    return id < t->vocab.n_vocab ? rn_vocab_bytes(&t->vocab, id, ret_len) : NULL;
+}
+
 int rn_detok_push(struct rn_detok *d, const struct rn_text *t, uint32_t id, bool special, struct rn_buf *out)
 {
     if (id >= t->vocab.n_vocab) {

@@ -406,6 +406,20 @@ bool rn_text_is_control(const struct rn_text *t, uint32_t id)
     return id >= FAKE_START && id <= FAKE_BOS;
 }
 
+const char *rn_text_token_bytes(const struct rn_text *t, uint32_t id, size_t *ret_len)
+{
+    static const char *const names[] = {"<|im_start|>", "<|im_end|>", "<|bos|>", "\n\n"};
+    static char bytes[256];
+    (void)t;
+    if (id >= 256) {
+        *ret_len = id <= FAKE_BREAKS ? strlen(names[id - 256]) : 0;
+        return id <= FAKE_BREAKS ? names[id - 256] : "";
+    }
+    bytes[id] = (char)id;
+    *ret_len = 1;
+    return &bytes[id];
+}
+
 int64_t rn_text_bos(const struct rn_text *t)
 {
     (void)t;

@@ -834,6 +834,124 @@ static void seeds_decide_alone(void **state)
     kit_close(&k);
 }
 
+static struct kit_reply *ask_with(struct kit *k, const struct rn_sampling *p, bool logprobs, const char *previous)
+{
+    struct rn_request *req = kit_request("again and again", previous);
+    req->sampling = *p;
+    req->has_seed = true;
+    req->max_output_tokens = 300;
+    req->ignore_eos = true;
+    req->logprobs = logprobs;
+    req->top_logprobs = logprobs ? 3 : 0;
+    return kit_wait(k, kit_send(k, req));
+}
+
+// Alone, beside others, while the window rolls: the penalties see the same tokens.
+static void penalties_are_a_function_of_the_tokens(void **state)
+{
+    (void)state;
+    static const struct rn_sampling params[] = {
+        {.top_p = 1, .repeat_penalty = 1},
+        {.top_p = 1, .repeat_penalty = 4},
+        {.top_p = 1, .repeat_penalty = 1, .frequency_penalty = 1},
+        {.top_p = 1, .presence_penalty = 2},
+        {.temperature = 1, .top_p = 1, .seed = 9, .repeat_penalty = 2, .presence_penalty = 1},
+    };
+    struct kit k;
+    kit_open(&k);
+    k.params.window = 64;
+    kit_start(&k, NULL);
+    char text[5][512];
+    for (size_t i = 0; i < 5; i++) {
+        struct kit_reply *r = ask_with(&k, &params[i], false, NULL);
+        assert_int_equal(r->last->n_ids, 300);
+        memcpy(text[i], r->text, 301);
+        const json_t *told = json_object_get(r->last->record, "sampling");
+        assert_true(json_real_value(json_object_get(told, "repeat_penalty")) == (i == 1 ? 4 : i == 4 ? 2 : 1)); // the effective ones
+        assert_true(json_real_value(json_object_get(told, "frequency_penalty")) == (i == 2));
+        for (size_t j = 0; j < i; j++) {
+            assert_string_not_equal(text[i], text[j]);
+        }
+    }
+    struct kit_reply *r[5];
+    for (size_t i = 0; i < 5; i++) {
+        struct rn_request *req = kit_request("again and again", NULL);
+        req->sampling = params[i];
+        req->has_seed = true;
+        req->max_output_tokens = 300;
+        req->ignore_eos = true;
+        r[i] = kit_send(&k, req);
+    }
+    for (size_t i = 0; i < 5; i++) {
+        assert_string_equal(kit_wait(&k, r[i])->text, text[i]);
+    }
+    kit_close(&k);
+}
+
+static void logprobs_belong_to_the_tokens(void **state)
+{
+    (void)state;
+    struct kit k;
+    kit_open(&k);
+    k.fake->halves = true;
+    kit_start(&k, NULL);
+    static const struct rn_sampling p = {.temperature = 1, .top_p = 1, .seed = 5, .presence_penalty = 1};
+    struct kit_reply *plain = ask_with(&k, &p, false, NULL), *r = ask_with(&k, &p, true, NULL);
+    assert_null(plain->last->logprobs);
+    assert_string_equal(plain->last->text, r->last->text);
+    assert_int_equal(json_array_size(r->last->logprobs), r->last->n_ids);
+    for (size_t i = 0; i < r->last->n_ids; i++) {
+        const json_t *e = json_array_get(r->last->logprobs, i), *top = json_object_get(e, "top_logprobs"), *best = json_array_get(top, 0);
+        assert_int_equal(json_integer_value(json_object_get(e, "id")), r->last->ids[i]);
+        assert_int_equal(json_array_size(top), 3);
+        assert_true(json_real_value(json_object_get(best, "logprob")) >= json_real_value(json_object_get(e, "logprob")));
+        const json_t *bytes = json_object_get(e, "bytes");
+        if (r->last->ids[i] < 256) {
+            assert_int_equal(json_array_size(bytes), 1);
+            assert_int_equal(json_integer_value(json_array_get(bytes, 0)), r->last->ids[i]);
+        }
+        const char *token = json_string_value(json_object_get(e, "token"));
+        assert_true(r->last->ids[i] >= 128 ? strcmp(token, "\xEF\xBF\xBD") == 0 || r->last->ids[i] >= 256
+                                           : token[0] == (char)r->last->ids[i]);
+    }
+    // A stop string cuts them with the ids.
+    struct rn_request *req = kit_request("again and again", NULL);
+    req->stop = rn_mem_alloc(1, sizeof(char *));
+    req->stop[0] = rn_mem_strndup(r->last->text + r->last->text_len / 2, 1);
+    req->n_stop = 1;
+    req->sampling = p;
+    req->has_seed = req->ignore_eos = req->logprobs = true;
+    req->max_output_tokens = 300;
+    struct kit_reply *cut = kit_wait(&k, kit_send(&k, req));
+    assert_string_equal(cut->last->cause, "stop");
+    assert_int_equal(json_array_size(cut->last->logprobs), cut->last->n_ids);
+    kit_close(&k);
+}
+
+static void a_bias_beyond_the_vocabulary_is_refused(void **state)
+{
+    (void)state;
+    struct kit k;
+    kit_open(&k);
+    kit_start(&k, NULL);
+    for (uint32_t id = FAKE_VOCAB - 1; id <= FAKE_VOCAB; id++) {
+        struct rn_request *req = kit_request("x", NULL);
+        struct rn_logit_bias *bias = rn_mem_alloc(1, sizeof *bias);
+        *bias = (struct rn_logit_bias){id, 1};
+        rn_request_bias(req, bias, 1);
+        struct kit_reply *r = kit_wait(&k, kit_send(&k, req));
+        if (id == FAKE_VOCAB) {
+            assert_int_equal(r->last->http_status, 400);
+            assert_string_equal(r->last->param, "logit_bias");
+        } else {
+            assert_int_equal(r->last->kind, RN_EVENT_DONE);
+            const json_t *told = json_object_get(json_object_get(r->last->record, "sampling"), "logit_bias");
+            assert_true(json_real_value(json_object_get(told, "263")) == 1);
+        }
+    }
+    kit_close(&k);
+}
+
 static void no_memory_is_an_error_never_a_crash(void **state)
 {
     (void)state;
@@ -848,6 +966,9 @@ static void no_memory_is_an_error_never_a_crash(void **state)
         req->stop = rn_mem_alloc(1, sizeof(char *));
         req->stop[0] = rn_mem_strdup("zzzzzz");
         req->n_stop = 1;
+        req->sampling.repeat_penalty = 1.1f;
+        req->logprobs = true;
+        req->top_logprobs = 2;
         req->ticket = ++k.tickets;
         struct kit_reply *r = &k.replies[req->ticket % KIT_TICKETS];
         rn_event_destroy(r->last);
@@ -897,6 +1018,9 @@ int main(void)
         cmocka_unit_test(stopping_ends_what_runs),
         cmocka_unit_test(raw_ids_need_no_template),
         cmocka_unit_test(seeds_decide_alone),
+        cmocka_unit_test(penalties_are_a_function_of_the_tokens),
+        cmocka_unit_test(logprobs_belong_to_the_tokens),
+        cmocka_unit_test(a_bias_beyond_the_vocabulary_is_refused),
         cmocka_unit_test(no_memory_is_an_error_never_a_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
