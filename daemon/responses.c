@@ -28,9 +28,11 @@ struct rn_answer {
     uint64_t sequence; // next sequence_number
     bool created, in_progress, item_open, ended;
     bool held;
-    struct rn_buf seen;    // the answer so far, emitted or held
-    struct rn_buf pending; // text held back
-    struct rn_buf scratch; // one event
+    struct rn_buf seen;       // the answer so far, emitted or held
+    struct rn_buf pending;    // text held back
+    json_t *pending_logprobs; // of that text; array or NULL
+    size_t n_logprobs;        // tokens whose log-probabilities went into deltas or pending
+    struct rn_buf scratch;    // one event
 };
 
 /* ---- Errors ------------------------------------------------------------------------------------------------------------------------ */
@@ -112,9 +114,11 @@ static int set(json_t *object, const char *key, json_t *value)
     return json_object_set_new(object, key, value) < 0 ? -ENOMEM : 0;
 }
 
-static json_t *output_part(const char *text, size_t len)
+// logprobs: borrowed; NULL = none.
+static json_t *output_part(const char *text, size_t len, json_t *logprobs)
 {
-    return json_pack("{s:s, s:s%, s:[], s:[]}", "type", "output_text", "text", text, len, "annotations", "logprobs");
+    return json_pack("{s:s, s:s%, s:[], s:o}", "type", "output_text", "text", text, len, "annotations", "logprobs",
+                     logprobs ? json_incref(logprobs) : json_array());
 }
 
 static json_t *output_item(struct rn_answer *a, const char *status, json_t *content)
@@ -123,7 +127,7 @@ static json_t *output_item(struct rn_answer *a, const char *status, json_t *cont
                      content);
 }
 
-static int emit_delta(struct rn_answer *a, const char *text, size_t len)
+static int emit_delta(struct rn_answer *a, const char *text, size_t len, const json_t *logprobs)
 {
     struct rn_buf *b = &a->scratch;
     rn_buf_clear(b);
@@ -131,7 +135,8 @@ static int emit_delta(struct rn_answer *a, const char *text, size_t len)
                             "{\"type\":\"response.output_text.delta\",\"sequence_number\":%" PRIu64 ",\"item_id\":\"%s\","
                             "\"output_index\":0,\"content_index\":0,\"delta\":",
                             a->sequence, a->item_id) == 0 &&
-              rn_json_add_string(b, text, len) == 0 && rn_buf_add_str(b, ",\"logprobs\":[]") == 0 &&
+              rn_json_add_string(b, text, len) == 0 && rn_buf_add_str(b, ",\"logprobs\":") == 0 &&
+              (logprobs ? rn_json_add(b, logprobs) : rn_buf_add_str(b, "[]")) == 0 &&
               (!a->stream_id[0] || rn_buf_printf(b, ",\"stream_id\":\"%s\"", a->stream_id) == 0) && rn_buf_add_char(b, '}') == 0;
     return ok ? emit_scratch(a) : -ENOMEM;
 }
@@ -141,8 +146,10 @@ static int flush_pending(struct rn_answer *a)
     if (!a->pending.len) {
         return 0;
     }
-    int r = emit_delta(a, a->pending.data, a->pending.len);
+    int r = emit_delta(a, a->pending.data, a->pending.len, a->pending_logprobs);
     rn_buf_clear(&a->pending);
+    json_decref(a->pending_logprobs);
+    a->pending_logprobs = NULL;
     return r;
 }
 
@@ -205,6 +212,7 @@ void rn_answer_destroy(struct rn_answer *a)
         return;
     }
     json_decref(a->response);
+    json_decref(a->pending_logprobs);
     rn_buf_finish(&a->seen);
     rn_buf_finish(&a->pending);
     rn_buf_finish(&a->scratch);
@@ -264,10 +272,21 @@ static int open_item(struct rn_answer *a)
     return r ? r
              : emit(a, "response.content_part.added",
                     json_pack("{s:s, s:i, s:i, s:o}", "item_id", a->item_id, "output_index", 0, "content_index", 0, "part",
-                              output_part("", 0)));
+                              output_part("", 0, NULL)));
 }
 
-static int on_text(struct rn_answer *a, const char *text, size_t len)
+static int add_pending(struct rn_answer *a, const char *text, size_t len, json_t *logprobs)
+{
+    if (logprobs && !a->pending_logprobs && !(a->pending_logprobs = json_array())) {
+        return -ENOMEM;
+    }
+    if (logprobs && json_array_extend(a->pending_logprobs, logprobs) < 0) {
+        return -ENOMEM;
+    }
+    return rn_buf_add(&a->pending, text, len);
+}
+
+static int on_text(struct rn_answer *a, const char *text, size_t len, json_t *logprobs)
 {
     int r = len ? open_item(a) : 0;
     if (r || !len) {
@@ -276,7 +295,8 @@ static int on_text(struct rn_answer *a, const char *text, size_t len)
     if (rn_buf_add(&a->seen, text, len) < 0) {
         return -ENOMEM;
     }
-    return a->held ? rn_buf_add(&a->pending, text, len) : emit_delta(a, text, len);
+    a->n_logprobs += json_array_size(logprobs);
+    return a->held ? add_pending(a, text, len, logprobs) : emit_delta(a, text, len, logprobs);
 }
 
 static int on_evicted(struct rn_answer *a, const struct rn_event *e)
@@ -288,20 +308,36 @@ static int on_evicted(struct rn_answer *a, const struct rn_event *e)
                               (json_int_t)e->kept_from, "kept_from_item", e->kept_from_item[0] ? e->kept_from_item : NULL));
 }
 
-static int close_item(struct rn_answer *a, const char *text, size_t len, const char *status)
+// The rest of an answer, which no delta had yet.
+static int on_rest(struct rn_answer *a, const char *text, size_t len, const json_t *logprobs)
 {
-    json_t *item = output_item(a, status, json_pack("[o]", output_part(text, len)));
+    json_t *rest = NULL;
+    if (logprobs && !(rest = json_array())) {
+        return -ENOMEM;
+    }
+    int r = 0;
+    for (size_t i = a->n_logprobs; r == 0 && i < json_array_size(logprobs); i++) {
+        r = json_array_append(rest, json_array_get(logprobs, i)) < 0 ? -ENOMEM : 0;
+    }
+    r = r ? r : on_text(a, text, len, rest);
+    json_decref(rest);
+    return r;
+}
+
+static int close_item(struct rn_answer *a, const char *text, size_t len, json_t *logprobs, const char *status)
+{
+    json_t *item = output_item(a, status, json_pack("[o]", output_part(text, len, logprobs)));
     if (!item || json_array_append(json_object_get(a->response, "output"), item) < 0) {
         json_decref(item);
         return -ENOMEM;
     }
     int r = emit(a, "response.output_text.done",
-                 json_pack("{s:s, s:i, s:i, s:s%, s:[]}", "item_id", a->item_id, "output_index", 0, "content_index", 0, "text", text, len,
-                           "logprobs"));
+                 json_pack("{s:s, s:i, s:i, s:s%, s:o}", "item_id", a->item_id, "output_index", 0, "content_index", 0, "text", text, len,
+                           "logprobs", logprobs ? json_incref(logprobs) : json_array()));
     if (r == 0) {
         r = emit(a, "response.content_part.done",
                  json_pack("{s:s, s:i, s:i, s:o}", "item_id", a->item_id, "output_index", 0, "content_index", 0, "part",
-                           output_part(text, len)));
+                           output_part(text, len, logprobs)));
     }
     if (r == 0) {
         r = emit(a, "response.output_item.done", json_pack("{s:i, s:O}", "output_index", 0, "item", item));
@@ -350,13 +386,13 @@ static int on_done(struct rn_answer *a, const struct rn_event *e)
     if (r == 0 && a->generate) {
         // What no delta had yet. (It does not fit only when deltas were dropped, see rn_net_event: then the done events have it all.)
         if (e->text_len > n && (n == 0 || memcmp(text, a->seen.data, n) == 0)) {
-            r = on_text(a, text + n, e->text_len - n);
+            r = on_rest(a, text + n, e->text_len - n, e->logprobs);
         }
         bool has_item = a->item_open || e->status == RN_STATUS_COMPLETED || e->incomplete_reason;
         r = r || !has_item ? r : open_item(a); // one that ended while it waited never was in progress
         r = r ? r : flush_pending(a);
         if (r == 0 && has_item) {
-            r = close_item(a, text, e->text_len, e->status == RN_STATUS_COMPLETED ? "completed" : "incomplete");
+            r = close_item(a, text, e->text_len, e->logprobs, e->status == RN_STATUS_COMPLETED ? "completed" : "incomplete");
         }
     }
     r = r ? r : finish_response(a, e, names[e->status]);
@@ -377,7 +413,7 @@ int rn_answer_event(struct rn_answer *a, const struct rn_event *e)
     case RN_EVENT_STARTED:
         return on_started(a);
     case RN_EVENT_TEXT:
-        return on_text(a, e->text ? e->text : "", e->text_len);
+        return on_text(a, e->text ? e->text : "", e->text_len, e->logprobs);
     case RN_EVENT_EVICTED:
         return on_evicted(a, e);
     case RN_EVENT_DONE:

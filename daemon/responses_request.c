@@ -160,6 +160,61 @@ static int apply_min_p(struct parse *p, const struct field *f, const char *path,
     return apply_float(p, f, path, v);
 }
 
+// The Responses API has these two in the response object, too.
+static int apply_penalty(struct parse *p, const struct field *f, const char *path, const json_t *v)
+{
+    int r = apply_float(p, f, path, v);
+    return r < 0 ? r : echo(p, f, v);
+}
+
+static int read_bias(struct parse *p, const char *path, const char *key, const json_t *v, struct rn_logit_bias *ret)
+{
+    uint64_t id = 0;
+    size_t n = strspn(key, "0123456789");
+    for (size_t i = 0; i < n && id <= UINT32_MAX; i++) {
+        id = 10 * id + (uint64_t)(key[i] - '0');
+    }
+    double x = json_number_value(v);
+    if (n == 0 || key[n] || id > UINT32_MAX || (n > 1 && key[0] == '0')) {
+        return INVALID(p, path, "%s has the key '%.40s', expected a token id", path, key);
+    }
+    if (!json_is_number(v) || !(x >= -RN_LOGIT_BIAS_LIMIT && x <= RN_LOGIT_BIAS_LIMIT)) {
+        return INVALID(p, path, "%s: the bias of token %s is not a number from -%d to %d", path, key, RN_LOGIT_BIAS_LIMIT,
+                       RN_LOGIT_BIAS_LIMIT);
+    }
+    *ret = (struct rn_logit_bias){(uint32_t)id, (float)x};
+    return 0;
+}
+
+// {"token id": bias}. Whether the vocabulary has the id is for the session layer to say.
+static int apply_logit_bias(struct parse *p, const struct field *f, const char *path, const json_t *v)
+{
+    (void)f;
+    size_t n = json_object_size(v), i = 0;
+    const char *key;
+    json_t *value;
+    if (json_array_size(v)) { // an empty list is what some clients send for "none"
+        return INVALID(p, path, "%s is a list, expected an object of token ids and biases", path);
+    }
+    if (n > RN_LOGIT_BIAS_MAX) {
+        return INVALID(p, path, "%s has %zu tokens, at most %d are allowed", path, n, RN_LOGIT_BIAS_MAX);
+    }
+    struct rn_logit_bias *bias = n ? rn_mem_alloc(n, sizeof *bias) : NULL;
+    if (n && !bias) {
+        return no_memory(p);
+    }
+    json_object_foreach((json_t *)(uintptr_t)v, key, value)
+    {
+        int r = read_bias(p, path, key, value, &bias[i++]);
+        if (r < 0) {
+            rn_mem_free(bias);
+            return r;
+        }
+    }
+    rn_request_bias(p->request, bias, n);
+    return 0;
+}
+
 static int get_integer(struct parse *p, const struct field *f, const char *path, const json_t *v, int64_t *ret)
 {
     json_int_t x = json_integer_value(v);
@@ -304,7 +359,18 @@ static int apply_metadata(struct parse *p, const struct field *f, const char *pa
     return echo(p, f, v);
 }
 
-// What `include` names is mostly parts of items that never occur here; only log-probabilities would be missed.
+static int apply_top_logprobs(struct parse *p, const struct field *f, const char *path, const json_t *v)
+{
+    int64_t x = 0;
+    int r = get_integer(p, f, path, v, &x);
+    if (r < 0) {
+        return r;
+    }
+    p->request->top_logprobs = (uint32_t)x;
+    return echo(p, f, v);
+}
+
+// What `include` names is mostly parts of items that never occur here.
 static int apply_include(struct parse *p, const struct field *f, const char *path, const json_t *v)
 {
     (void)f;
@@ -314,7 +380,7 @@ static int apply_include(struct parse *p, const struct field *f, const char *pat
             return INVALID(p, path, "include[%zu] is not a string", i);
         }
         if (strcmp(name, "message.output_text.logprobs") == 0) {
-            return unsupported(p, path, "log-probabilities are not supported yet");
+            p->request->logprobs = true;
         }
     }
     return 0;
@@ -384,14 +450,14 @@ static const struct field fields[] = {
     UNSUPPORTED("detach", RUNNEL, "b", "[false]"),
     UNSUPPORTED("dry_multiplier", BOTH, "n", "[0, 0.0]"),
     {"evict", BOTH, apply_evict, "s", 0, 0, 0, NULL},
-    UNSUPPORTED("frequency_penalty", BOTH, "n", "[0, 0.0]"),
+    {"frequency_penalty", BOTH, apply_penalty, "n", -RN_PENALTY_LIMIT, RN_PENALTY_LIMIT, REQUEST(sampling.frequency_penalty), NULL},
     {"generate", TOP, apply_bool, "b", 0, 0, REQUEST(generate), NULL},
     UNSUPPORTED("grammar", BOTH, "s", "[\"\"]"),
     {"ignore_eos", BOTH, apply_bool, "b", 0, 0, REQUEST(ignore_eos), NULL},
     {"include", TOP, apply_include, "a", 0, 0, 0, NULL},
     {"input", TOP, apply_input, "sa", 0, 0, 0, NULL},
     {"instructions", TOP, apply_string, "s", 0, 0, REQUEST(instructions), NULL},
-    UNSUPPORTED("logit_bias", BOTH, "oa", "[{}, []]"),
+    {"logit_bias", BOTH, apply_logit_bias, "oa", 0, 0, 0, NULL},
     {"max_output_tokens", TOP, apply_max_output, "i", 1, RN_MAX_OUTPUT_TOKENS, 0, NULL},
     UNSUPPORTED("max_tool_calls", TOP, "i", "[]"),
     {"metadata", TOP, apply_metadata, "o", 0, 0, 0, NULL},
@@ -401,7 +467,7 @@ static const struct field fields[] = {
     UNSUPPORTED("on_loop", BOTH, "s", "[\"off\"]"),
     {"overflow", BOTH, apply_overflow, "s", 0, 0, 0, NULL},
     {"parallel_tool_calls", TOP, apply_neutral_echo, "b", 0, 0, 0, "[true, false]"},
-    UNSUPPORTED("presence_penalty", BOTH, "n", "[0, 0.0]"),
+    {"presence_penalty", BOTH, apply_penalty, "n", -RN_PENALTY_LIMIT, RN_PENALTY_LIMIT, REQUEST(sampling.presence_penalty), NULL},
     {"previous_response_id", TOP, apply_string, "s", 0, 0, REQUEST(previous_response_id), NULL},
     UNSUPPORTED("priority", RUNNEL, "isn", "[]"),
     UNSUPPORTED("progress", RUNNEL, "b", "[false]"),
@@ -410,7 +476,7 @@ static const struct field fields[] = {
     {"prompt_cache_options", TOP, apply_nothing, "o", 0, 0, 0, NULL}, // hints: the cache is always on
     {"prompt_cache_retention", TOP, apply_nothing, "s", 0, 0, 0, NULL},
     {"reasoning", TOP, apply_reasoning, "o", 0, 0, 0, NULL},
-    UNSUPPORTED("repeat_penalty", BOTH, "n", "[1, 1.0]"),
+    {"repeat_penalty", BOTH, apply_float, "n", RN_REPEAT_PENALTY_MIN, RN_REPEAT_PENALTY_MAX, REQUEST(sampling.repeat_penalty), NULL},
     UNSUPPORTED("return_tokens", BOTH, "b", "[false]"),
     {"runnel", TOP, apply_nothing, "o", 0, 0, 0, NULL}, // read after all others
     {"safety_identifier", TOP, apply_echo, "s", 0, 0, 0, NULL},
@@ -431,7 +497,7 @@ static const struct field fields[] = {
     {"tool_choice", TOP, apply_neutral_echo, "so", 0, 0, 0, "[\"auto\", \"none\"]"},
     UNSUPPORTED("tools", TOP, "a", "[[]]"),
     {"top_k", BOTH, apply_top_k, "i", 0, INT32_MAX, 0, NULL},
-    UNSUPPORTED("top_logprobs", TOP, "i", "[0]"),
+    {"top_logprobs", TOP, apply_top_logprobs, "i", 0, RN_TOP_LOGPROBS_MAX, 0, NULL},
     {"top_p", TOP, apply_top_p, "n", 0, 1, REQUEST(sampling.top_p), NULL},
     {"truncation", TOP, apply_truncation, "s", 0, 0, 0, NULL},
     {"type", TOP, apply_nothing, "s", 0, 0, 0, NULL},
@@ -553,6 +619,12 @@ static int apply_message(struct parse *p, const json_t *message)
     }
     if (p->truncation_auto && !p->overflow_given) {
         r->overflow_roll = true; // "drop from the start of the conversation" is what rolling does
+    }
+    if (e == 0 && r->top_logprobs && !r->logprobs) {
+        e = json_array_append_new(r->warnings, json_string("top_logprobs has no effect: include does not name "
+                                                           "message.output_text.logprobs")) < 0
+                ? no_memory(p)
+                : 0;
     }
     return e;
 }

@@ -19,6 +19,7 @@
 #include "daemon/cli/model.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/err.h"
+#include "runtime/base/mem.h"
 
 #define LOOK_NS 50000000u // how late Ctrl-C may be noticed
 #define ID_BYTES 128
@@ -30,6 +31,8 @@ struct args {
     const char *session, *system;
     uint32_t max_tokens;
     bool json;
+    struct rn_logit_bias *bias; // owned: --logit-bias
+    size_t n_bias;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -95,12 +98,35 @@ static json_t *short_real(float x)
     return json_real(round((double)x * 1e6) / 1e6);
 }
 
+// What differs from the defaults; the daemon says in its record what counted.
+static int set_penalties(json_t *v, const struct args *a)
+{
+    const struct rn_sampling_args *s = &a->sampling;
+    int r = 0;
+    if (s->repeat_penalty != 1) {
+        r |= json_object_set_new(v, "repeat_penalty", short_real(s->repeat_penalty));
+    }
+    if (s->frequency_penalty != 0) {
+        r |= json_object_set_new(v, "frequency_penalty", short_real(s->frequency_penalty));
+    }
+    if (s->presence_penalty != 0) {
+        r |= json_object_set_new(v, "presence_penalty", short_real(s->presence_penalty));
+    }
+    json_t *bias = a->n_bias ? json_object() : NULL;
+    for (size_t i = 0; i < a->n_bias; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%u", a->bias[i].id);
+        r |= json_object_set_new(bias, id, short_real(a->bias[i].value));
+    }
+    return bias ? r | json_object_set_new(v, "logit_bias", bias) : r;
+}
+
 static json_t *make_extension(const struct chat *c)
 {
     const struct args *a = c->args;
     json_t *v =
         json_pack("{s:s, s:I, s:o}", "overflow", "roll", "top_k", (json_int_t)a->sampling.top_k, "min_p", short_real(a->sampling.min_p));
-    int r = v ? 0 : -1;
+    int r = v ? set_penalties(v, a) : -1;
     if (a->sampling.seed >= 0) {
         r |= json_object_set_new(v, "seed", json_integer((json_int_t)a->sampling.seed));
     }
@@ -406,7 +432,7 @@ int rn_verb_chat(int argc, char *const *argv)
                          ID_BYTES); // code fixed
         return rn_cli_fail(RN_CLI_USAGE, &err);
     }
-    if (rn_url_resolve(&args.url, &chat.to, &err) < 0) {
+    if (rn_url_resolve(&args.url, &chat.to, &err) < 0 || rn_sampling_bias(&args.sampling, &args.bias, &args.n_bias, &err) < 0) {
         return rn_cli_fail(RN_CLI_USAGE, &err);
     }
     if (args.session) {
@@ -416,10 +442,12 @@ int rn_verb_chat(int argc, char *const *argv)
     struct sigaction action = {.sa_handler = on_interrupt};
     sigaction(SIGINT, &action, NULL); // without SA_RESTART: a read for a line ends
     if (connect_daemon(&chat, &err) < 0) {
-        return rn_cli_fail(RN_CLI_UNAVAILABLE, &err);
+        code = rn_cli_fail(RN_CLI_UNAVAILABLE, &err);
+    } else {
+        code = chat.is_terminal ? converse(&chat) : answer_lines(&chat);
+        rn_client_close(chat.client);
     }
-    code = chat.is_terminal ? converse(&chat) : answer_lines(&chat);
-    rn_client_close(chat.client);
     rn_buf_finish(&chat.text);
+    rn_mem_free(args.bias);
     return code;
 }

@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/err.h"
+#include "runtime/base/mem.h"
 
 #define MODEL(field) offsetof(struct rn_model_args, field)
 #define WINDOW(field) offsetof(struct rn_window_args, field)
@@ -25,7 +27,7 @@ const struct rn_option rn_window_options[3] = {
     {"--evict", "RULE", RN_OPTION_CHOICE, WINDOW(evict), "what leaves a full window first", .choices = "turn|token", .preset = "turn"},
 };
 
-const struct rn_option rn_sampling_options[5] = {
+const struct rn_option rn_sampling_options[9] = {
     {"--temp", "T", RN_OPTION_FLOAT, SAMPLING(temperature), "temperature; 0 = always the likeliest token", .f_max = 2, .preset = "0.7"},
     {"--top-k", "K", RN_OPTION_U32, SAMPLING(top_k), "only the K likeliest tokens; 0 = all", .max = 1u << 24, .preset = "0"},
     {"--top-p", "P", RN_OPTION_FLOAT, SAMPLING(top_p), "only the likeliest tokens with this share together", .f_max = 1, .above = true,
@@ -33,7 +35,77 @@ const struct rn_option rn_sampling_options[5] = {
     {"--min-p", "P", RN_OPTION_FLOAT, SAMPLING(min_p), "only tokens with this share of the likeliest one's", .f_max = 1, .below = true,
      .preset = "0"},
     {"--seed", "SEED", RN_OPTION_I64, SAMPLING(seed), "of the random numbers; without it one is drawn", .max = RN_SEED_MAX, .preset = "-"},
+    {"--repeat-penalty", "R", RN_OPTION_FLOAT, SAMPLING(repeat_penalty), "against all tokens in view; 1 = none",
+     .f_min = RN_REPEAT_PENALTY_MIN, .f_max = RN_REPEAT_PENALTY_MAX, .preset = "1"},
+    {"--frequency-penalty", "F", RN_OPTION_FLOAT, SAMPLING(frequency_penalty), "against the answer's tokens, times how often they came",
+     .f_min = -RN_PENALTY_LIMIT, .f_max = RN_PENALTY_LIMIT, .preset = "0"},
+    {"--presence-penalty", "P", RN_OPTION_FLOAT, SAMPLING(presence_penalty), "against the answer's tokens", .f_min = -RN_PENALTY_LIMIT,
+     .f_max = RN_PENALTY_LIMIT, .preset = "0"},
+    {"--logit-bias", "ID:B,..", RN_OPTION_STRING, SAMPLING(logit_bias), "for (or, negative, against) tokens; -100 bans, 100 forces"},
 };
+
+/* One "ID:VALUE" at *text; moves it behind a comma or to the end. */
+static bool read_bias(const char **text, struct rn_logit_bias *ret)
+{
+    char *end;
+    const char *at = *text;
+    if (*at < '0' || *at > '9') {
+        return false;
+    }
+    errno = 0;
+    unsigned long long id = strtoull(at, &end, 10);
+    if (errno || id > UINT32_MAX || *end != ':') {
+        return false;
+    }
+    at = end + 1;
+    if (!strchr("-.0123456789", *at)) { // strtod would take blanks and words
+        return false;
+    }
+    double x = strtod(at, &end);
+    if (end == at || !(x >= -RN_LOGIT_BIAS_LIMIT && x <= RN_LOGIT_BIAS_LIMIT) || (*end && (*end != ',' || !end[1]))) {
+        return false;
+    }
+    *ret = (struct rn_logit_bias){(uint32_t)id, (float)x};
+    *text = *end ? end + 1 : end;
+    return true;
+}
+
+static int read_biases(const char *text, struct rn_logit_bias *bias, size_t n, struct rn_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *at = text;
+        if (!read_bias(&text, &bias[i])) {
+            return rn_err_set(err, -EINVAL, "--logit-bias has '%.64s', expected ID:VALUE with a value from -%d to %d", at,
+                              RN_LOGIT_BIAS_LIMIT, RN_LOGIT_BIAS_LIMIT);
+        }
+        for (size_t k = 0; k < i; k++) {
+            if (bias[k].id == bias[i].id) {
+                return rn_err_set(err, -EINVAL, "--logit-bias has the token id %u twice", bias[i].id);
+            }
+        }
+    }
+    return 0;
+}
+
+int rn_sampling_bias(const struct rn_sampling_args *args, struct rn_logit_bias **ret, size_t *ret_n, struct rn_err *err)
+{
+    size_t n = args->logit_bias != NULL;
+    for (const char *c = args->logit_bias; c && *c; c++) {
+        n += *c == ',';
+    }
+    if (n > RN_LOGIT_BIAS_MAX) {
+        return rn_err_set(err, -EINVAL, "--logit-bias has %zu tokens, expected at most %d", n, RN_LOGIT_BIAS_MAX);
+    }
+    struct rn_logit_bias *bias = n ? rn_mem_alloc(n, sizeof *bias) : NULL;
+    int r = n && !bias ? rn_err_nomem(err, n * sizeof *bias, "--logit-bias") : n ? read_biases(args->logit_bias, bias, n, err) : 0;
+    if (r < 0) {
+        rn_mem_free(bias);
+        return r;
+    }
+    *ret = bias;
+    *ret_n = n;
+    return 0;
+}
 
 enum rn_evict rn_window_evict(const struct rn_window_args *args)
 {

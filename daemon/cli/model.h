@@ -32,5 +32,9 @@ struct rn_sampling_args {
     float temperature, top_p, min_p;
     uint32_t top_k;
     int64_t seed; /* -1 = not given */
+    float repeat_penalty, frequency_penalty, presence_penalty;
+    const char *logit_bias; /* "ID:VALUE,…"; NULL = not given */
 };
-extern const struct rn_option rn_sampling_options[5];
+extern const struct rn_option rn_sampling_options[9];
+/* Reads --logit-bias; *ret (owned, rn_mem_free) is NULL where there is none. -EINVAL: what is wrong with it; -ENOMEM. */
+int rn_sampling_bias(const struct rn_sampling_args *args, struct rn_logit_bias **ret, size_t *ret_n, struct rn_err *err);

@@ -31,6 +31,7 @@ struct args {
     const char *prompt, *text_file, *ids_file, *system;
     bool raw, ignore_eos, json;
     uint64_t max_tokens;
+    int64_t logprobs; // -1 = not given
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -46,6 +47,8 @@ static const struct rn_option options[] = {
     {"--ignore-eos", NULL, RN_OPTION_FLAG, AT(ignore_eos), "go on past end marks"},
     {"--json", NULL, RN_OPTION_FLAG, AT(json),
      "print {\"ids\", \"text\", \"prompt_ids\", \"runnel\"} at the end, instead of text as it comes"},
+    {"--logprobs", "N", RN_OPTION_I64, AT(logprobs), "with --json: log-probabilities of the tokens and of the N likeliest ones each",
+     .max = RN_TOP_LOGPROBS_MAX, .preset = "-"},
 };
 
 static const struct rn_option turn_options[] = {
@@ -97,6 +100,16 @@ static int check(const struct args *a, struct rn_err *err)
     }
     if (!is_raw(a) && a->turn_starts.n) {
         return rn_err_set(err, -EINVAL, "--turn-starts needs a raw prompt: the chat template knows its own");
+    }
+    struct rn_logit_bias *bias = NULL;
+    size_t n_bias;
+    r = rn_sampling_bias(&a->sampling, &bias, &n_bias, err); // before the model is loaded; read again for the request
+    rn_mem_free(bias);
+    if (r < 0) {
+        return r;
+    }
+    if (a->logprobs >= 0 && !a->json) {
+        return rn_err_set(err, -EINVAL, "--logprobs needs --json");
     }
     if (a->stop.n > STOP_STRINGS) {
         return rn_err_set(err, -EINVAL, "--stop is given %zu times, expected at most %d", a->stop.n, STOP_STRINGS);
@@ -191,6 +204,29 @@ static int set_stop(struct rn_request *req, const struct args *a)
     return 0;
 }
 
+static int set_sampling(struct rn_request *req, const struct args *a, struct rn_err *err)
+{
+    const struct rn_sampling_args *s = &a->sampling;
+    struct rn_logit_bias *bias = NULL;
+    size_t n_bias = 0;
+    req->sampling = (struct rn_sampling){.temperature = s->temperature,
+                                         .top_k = s->top_k,
+                                         .top_p = s->top_p,
+                                         .min_p = s->min_p,
+                                         .seed = s->seed >= 0 ? (uint64_t)s->seed : 0,
+                                         .repeat_penalty = s->repeat_penalty,
+                                         .frequency_penalty = s->frequency_penalty,
+                                         .presence_penalty = s->presence_penalty};
+    req->has_seed = s->seed >= 0;
+    req->logprobs = a->logprobs >= 0;
+    req->top_logprobs = req->logprobs ? (uint32_t)a->logprobs : 0;
+    int r = rn_sampling_bias(s, &bias, &n_bias, err);
+    if (r == 0) {
+        rn_request_bias(req, bias, n_bias);
+    }
+    return r;
+}
+
 static int make_request(struct rn_request **ret, const struct args *a, const struct rn_ids *ids, const struct rn_buf *prompt,
                         struct rn_err *err)
 {
@@ -198,15 +234,17 @@ static int make_request(struct rn_request **ret, const struct args *a, const str
     if (!req) {
         return rn_err_nomem(err, sizeof *req, "the request");
     }
-    const struct rn_sampling_args *s = &a->sampling;
     req->ticket = TICKET;
     req->store = false;
-    req->sampling = (struct rn_sampling){s->temperature, s->top_k, s->top_p, s->min_p, s->seed >= 0 ? (uint64_t)s->seed : 0};
-    req->has_seed = s->seed >= 0;
     req->max_output_tokens = a->max_tokens;
     req->ignore_eos = a->ignore_eos;
     req->overflow_roll = true;
-    int r = set_stop(req, a);
+    int r = set_sampling(req, a, err);
+    if (r < 0) {
+        rn_request_destroy(req);
+        return r;
+    }
+    r = set_stop(req, a);
     r = r < 0 ? r : is_raw(a) ? set_raw(req, a, ids) : set_items(req, a, prompt);
     if (r < 0) {
         rn_request_destroy(req);
@@ -274,9 +312,9 @@ static int print_end(const struct args *a, const struct rn_ids *prompt_ids, cons
         putchar('\n');
         return rn_cli_flush();
     }
-    return rn_cli_print_json(json_pack("{s:o, s:s%, s:o, s:O}", "ids", rn_cli_ids_to_json(e->ids, e->n_ids), "text", e->text ? e->text : "",
-                                       e->text_len, "prompt_ids", rn_cli_ids_to_json(prompt_ids->data, prompt_ids->len), "runnel",
-                                       e->record));
+    return rn_cli_print_json(json_pack("{s:o, s:s%, s:O*, s:o, s:O}", "ids", rn_cli_ids_to_json(e->ids, e->n_ids), "text",
+                                       e->text ? e->text : "", e->text_len, "logprobs", e->logprobs, "prompt_ids",
+                                       rn_cli_ids_to_json(prompt_ids->data, prompt_ids->len), "runnel", e->record));
 }
 
 static int start(struct rn_service **ret, struct rn_engine *e, const struct args *a, struct answer *answer, struct rn_err *err)

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from cli_kit import DATA, SLOW, THREADS, binary, ids_file, load, runnel, runnel_json
+from cli_kit import DATA, SLOW, THREADS, binary, dumped, ids_file, load, runnel, runnel_json
 
 PARTS = ['session', 'timings', 'context', 'cache', 'computed', 'stop', 'sampling', 'warnings', 'ignored', 'device', 'fingerprint']
 
@@ -53,6 +53,68 @@ def test_raw_prompts(tmp_path, model):
     assert all(g['prompt_ids'] == ids and g['ids'] == got[0]['ids'] for g in got)  # add_bos_token is off in this file
 
 
+def penalised(rows, ids, prompt, window, sinks, biases=(), repeat=1.0, frequency=0.0, presence=0.0):
+    """Greedy choices by definition: bias, then repetition over what the row sees, then frequency and presence over the answer so far."""
+    chosen = []
+    for t in range(prompt - 1, len(ids) - 1):
+        logits = list(rows[t])
+        base = sinks + max(0, t + 1 - window)
+        for token, value in biases:
+            logits[token] += value
+        for token in set(ids[:min(sinks, t + 1)] + ids[base:t + 1]):
+            logits[token] = logits[token] * repeat if logits[token] < 0 else logits[token] / repeat
+        for token in set(ids[prompt:t + 1]):
+            logits[token] -= frequency * ids[prompt:t + 1].count(token) + presence
+        chosen.append(max(range(len(logits)), key=logits.__getitem__))
+    return chosen
+
+
+@pytest.mark.parametrize('how', [{'repeat': 1.3}, {'frequency': 0.5, 'presence': 0.7}, {'repeat': 1.1, 'presence': 1, 'biases': ((30, 4), (284, -100))}])
+def test_penalties_do_what_they_say(tmp_path, model, how):
+    """Against the definition, on the model's own logits, while the window rolls; and the same again with another number of threads."""
+    options = [x for name in ('repeat', 'frequency', 'presence') if name in how for x in (f'--{name}-penalty', how[name])]
+    options += ['--logit-bias', ','.join(f'{i}:{b}' for i, b in how['biases'])] if 'biases' in how else []
+    window = ['--window', 32, '--sinks', 4, '--evict', 'token']
+    common = ['run', '-m', model, '--raw', '-p', 'The cat and the dog and the cat and the', '--temp', 0, '-n', 48, '--ignore-eos', '--json', *window]
+    free, got, again = runnel_json(*common, *THREADS), runnel_json(*common, *options, '--threads', 1), runnel_json(*common, *options, '--threads', 2)
+    assert got['ids'] == again['ids'] != free['ids']
+    told = got['runnel']['sampling']
+    assert [told[f'{name}_penalty'] for name in ('repeat', 'frequency', 'presence')] == [how.get(n, d) for n, d in (('repeat', 1), ('frequency', 0), ('presence', 0))]
+    assert told['logit_bias'] == {str(i): b for i, b in how.get('biases', ())}
+    ids = got['prompt_ids'] + got['ids']
+    dump = tmp_path / 'rows'
+    runnel('logits', '-m', model, '--ids-file', ids_file(tmp_path, ids), '--dump', dump, *window, *THREADS)
+    rows = list(dumped(dump, os.path.getsize(dump) // 4 // len(ids)))
+    assert penalised(rows, ids, len(got['prompt_ids']), 32, 4, **how) == got['ids']
+
+
+def test_logit_bias_bans_and_forces(model):
+    common = ['run', '-m', model, '--raw', '-p', '1, 2, 3, 4, 5,', '-n', 12, '--ignore-eos', '--json', '--seed', 3, *THREADS]
+    free = runnel_json(*common, '--temp', 0)
+    banned = free['ids'][0]
+    assert banned not in runnel_json(*common, '--temp', 0, '--logit-bias', f'{banned}:-100')['ids']
+    assert banned not in runnel_json(*common, '--temp', 2, '--logit-bias', f'{banned}:-100')['ids']
+    assert runnel_json(*common, '--temp', 2, '--logit-bias', '4000:100')['ids'] == [4000] * 12
+
+
+def test_logprobs_are_those_of_eval(tmp_path, model):
+    """The model's own, whatever the sampling did."""
+    common = ['run', '-m', model, '--raw', '-p', 'Once upon a time', '-n', 20, '--ignore-eos', '--json', '--seed', 7, '--temp', 1.2, '--presence-penalty', 1,
+              '--window', 64, '--sinks', 4, *THREADS]
+    got, plain = runnel_json(*common, '--logprobs', 5), runnel_json(*common)
+    assert 'logprobs' not in plain and plain['ids'] == got['ids'] and plain['runnel']['sampling']['top_logprobs'] is None
+    ids = got['prompt_ids'] + got['ids']
+    said = runnel_json('eval', '-m', model, '--ids-file', ids_file(tmp_path, ids), '--window', 64, '--sinks', 4, '--json', *THREADS)['logprob']
+    tops = runnel_json('logits', '-m', model, '--ids-file', ids_file(tmp_path, ids), '--window', 64, '--sinks', 4, '--top', 5, '--json', *THREADS)['positions']
+    at = len(got['prompt_ids']) - 1
+    assert [p['logprob'] for p in got['logprobs']] == said[at:]
+    for p, token, top in zip(got['logprobs'], got['ids'], tops[at:]):
+        assert p['id'] == token and [q['id'] for q in p['top_logprobs']] == [i for i, _ in top['top']]
+        assert set(p) == {'id', 'token', 'bytes', 'logprob', 'top_logprobs'}
+        assert bytes(p['bytes']).decode(errors='replace') == p['token']
+    assert b''.join(bytes(p['bytes']) for p in got['logprobs']).decode(errors='replace') == got['text']
+
+
 def test_stop_string_ends_before_it(model):
     common = ['run', '-m', model, '--raw', '-p', '1, 2, 3, 4, 5,', '--temp', 0, '-n', 40, '--ignore-eos', '--json', *THREADS]
     free = runnel_json(*common)
@@ -71,6 +133,14 @@ def test_stop_string_ends_before_it(model):
     (['-p', 'a', '--window', '100', '--sinks', '51'], 64, '--sinks'),
     (['-p', 'a', '--window', '9000'], 64, '8192'),
     (['-p', 'a', '--nonsense'], 64, '--nonsense'),
+    (['-p', 'a', '--repeat-penalty', '0'], 64, '--repeat-penalty'),
+    (['-p', 'a', '--presence-penalty', '-2.1'], 64, '--presence-penalty'),
+    (['-p', 'a', '--logit-bias', '5'], 64, '--logit-bias'),
+    (['-p', 'a', '--logit-bias', '5:1,5:2'], 64, 'twice'),
+    (['-p', 'a', '--logit-bias', '5:101'], 64, '--logit-bias'),
+    (['-p', 'a', '--logit-bias', '49152:1'], 64, 'logit_bias has the token id 49152'),
+    (['-p', 'a', '--json', '--logprobs', '21'], 64, '--logprobs'),
+    (['-p', 'a', '--logprobs', '2'], 64, '--json'),
     (['-f', '/nowhere'], 66, '/nowhere'),
     (['-p', ''], 66, 'empty'),
 ])

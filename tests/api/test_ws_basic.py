@@ -78,6 +78,26 @@ def test_same_seed_same_words(ws):
     assert one['runnel']['sampling']['seed'] == 11
 
 
+def test_logprobs_and_penalties(ws):
+    fields = dict(max_output_tokens=24, temperature=0, frequency_penalty=0.5, runnel={'repeat_penalty': 1.2, 'logit_bias': {'7': -100}})
+    create(ws, 'Tell me a story about \u00e9t\u00e9.', include=['message.output_text.logprobs'], top_logprobs=3, **fields)
+    events = read_all(ws, 120)
+    response = check(events)
+    part = response['output'][0]['content'][0]
+    told = [p for e in events if e['type'] == 'response.output_text.delta' for p in e['logprobs']]
+    assert told == part['logprobs'] and len(told) == response['usage']['output_tokens'] and response['top_logprobs'] == 3
+    assert all(len(p['top_logprobs']) == 3 and p['logprob'] <= 0 for p in told)
+    assert ''.join(p['token'] for p in told) == part['text'] or '\ufffd' in ''.join(p['token'] for p in told)
+    assert response['frequency_penalty'] == 0.5
+    sampling = response['runnel']['sampling']
+    assert (sampling['repeat_penalty'], sampling['frequency_penalty'], sampling['logit_bias']) == (1.2, 0.5, {'7': -100})
+    plain = ask(ws, 'Tell me a story about \u00e9t\u00e9.', **fields)
+    assert said(plain) == part['text'] and plain['output'][0]['content'][0]['logprobs'] == []
+    create(ws, 'x', runnel={'logit_bias': {'999999999': 1}})
+    refused = read_all(ws)[-1]
+    assert refused['status'] == 400 and refused['error']['param'] == 'logit_bias'
+
+
 def test_generate_false_then_empty_input(ws):
     warm = ask(ws, 'What is two plus two?', generate=False)
     assert warm['output'] == [] and warm['status'] == 'completed'

@@ -7,11 +7,13 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <errno.h>
 
 #include "daemon/json_text.h"
 #include "daemon/responses.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
+#include "runtime/sampler.h"
 #include "session/service.h"
 
 static struct rn_request *parse_ok(const char *text)
@@ -211,11 +213,26 @@ static void refusals(void **state)
         {"{\"text\":{\"format\":{\"type\":\"json_schema\"}}}", 400, "unsupported_parameter", "text.format"},
         {"{\"text\":{\"verbosity\":\"high\"}}", 400, "unsupported_parameter", "text.verbosity"},
         {"{\"reasoning\":{\"effort\":\"high\"}}", 400, "unsupported_parameter", "reasoning.effort"},
-        {"{\"top_logprobs\":3}", 400, "unsupported_parameter", "top_logprobs"},
-        {"{\"include\":[\"message.output_text.logprobs\"]}", 400, "unsupported_parameter", "include"},
+        {"{\"top_logprobs\":21}", 400, "invalid_value", "top_logprobs"},
+        {"{\"top_logprobs\":-1}", 400, "invalid_value", "top_logprobs"},
+        {"{\"top_logprobs\":1.5}", 400, "invalid_value", "top_logprobs"},
+        {"{\"include\":[5]}", 400, "invalid_value", "include"},
         {"{\"truncation\":\"maybe\"}", 400, "invalid_value", "truncation"},
         {"{\"metadata\":{\"k\":1}}", 400, "invalid_value", "metadata"},
-        {"{\"presence_penalty\":0.5}", 400, "unsupported_parameter", "presence_penalty"},
+        {"{\"presence_penalty\":2.5}", 400, "invalid_value", "presence_penalty"},
+        {"{\"frequency_penalty\":\"1\"}", 400, "invalid_value", "frequency_penalty"},
+        {"{\"runnel\":{\"frequency_penalty\":-2.01}}", 400, "invalid_value", "runnel.frequency_penalty"},
+        {"{\"repeat_penalty\":0}", 400, "invalid_value", "repeat_penalty"},
+        {"{\"runnel\":{\"repeat_penalty\":10.1}}", 400, "invalid_value", "runnel.repeat_penalty"},
+        {"{\"logit_bias\":[[5,1]]}", 400, "invalid_value", "logit_bias"},
+        {"{\"logit_bias\":{\"a\":1}}", 400, "invalid_value", "logit_bias"},
+        {"{\"logit_bias\":{\"\":1}}", 400, "invalid_value", "logit_bias"},
+        {"{\"logit_bias\":{\"-1\":1}}", 400, "invalid_value", "logit_bias"},
+        {"{\"logit_bias\":{\"05\":1}}", 400, "invalid_value", "logit_bias"},
+        {"{\"logit_bias\":{\"4294967296\":1}}", 400, "invalid_value", "logit_bias"},
+        {"{\"logit_bias\":{\"99999999999999999999999\":1}}", 400, "invalid_value", "logit_bias"},
+        {"{\"runnel\":{\"logit_bias\":{\"5\":100.5}}}", 400, "invalid_value", "runnel.logit_bias"},
+        {"{\"runnel\":{\"logit_bias\":{\"5\":true}}}", 400, "invalid_value", "runnel.logit_bias"},
         {"{\"runnel\":5}", 400, "invalid_value", "runnel"},
         {"{\"runnel\":{\"window\":0}}", 400, "invalid_value", "runnel.window"},
         {"{\"runnel\":{\"sinks\":-1}}", 400, "invalid_value", "runnel.sinks"},
@@ -245,6 +262,59 @@ static void refusals(void **state)
         assert_true(p.message[0]);
         assert_null(r);
     }
+}
+
+static void penalties_bias_and_logprobs(void **state)
+{
+    (void)state;
+    struct rn_request *r =
+        parse_ok("{\"frequency_penalty\":-2,\"presence_penalty\":1,\"repeat_penalty\":1.5,\"logit_bias\":{\"5\":1},"
+                 "\"runnel\":{\"presence_penalty\":2,\"repeat_penalty\":1.25,\"logit_bias\":{\"0\":-100,\"4294967295\":2.5}}}");
+    assert_true(r->sampling.frequency_penalty == -2);
+    assert_true(r->sampling.presence_penalty == 2); // the runnel object counts over the top level
+    assert_true(r->sampling.repeat_penalty == 1.25f);
+    assert_int_equal(r->sampling.n_bias, 2);
+    assert_int_equal(r->sampling.bias[0].id, 0);
+    assert_true(r->sampling.bias[0].value == -100);
+    assert_int_equal(r->sampling.bias[1].id, UINT32_MAX);
+    assert_true(r->sampling.bias[1].value == 2.5f);
+    assert_true(json_number_value(json_object_get(r->echo, "frequency_penalty")) == -2);
+    assert_true(json_number_value(json_object_get(r->echo, "presence_penalty")) == 2);
+    assert_null(json_object_get(r->echo, "repeat_penalty")); // the API's response object does not have it
+    assert_false(r->logprobs);
+    rn_request_destroy(r);
+    r = parse_ok("{\"logit_bias\":{\"5\":1},\"runnel\":{\"logit_bias\":[]},\"top_logprobs\":20}");
+    assert_int_equal(r->sampling.n_bias, 0);
+    assert_false(r->logprobs);
+    assert_int_equal(json_array_size(r->warnings), 1); // asked for, but include does not name them
+    rn_request_destroy(r);
+    r = parse_ok("{\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":20}");
+    assert_true(r->logprobs);
+    assert_int_equal(r->top_logprobs, 20);
+    assert_int_equal(json_array_size(r->warnings), 0);
+    assert_int_equal(json_integer_value(json_object_get(r->echo, "top_logprobs")), 20);
+    rn_request_destroy(r);
+    r = parse_ok("{}");
+    assert_true(r->sampling.repeat_penalty == 1 && r->sampling.frequency_penalty == 0 && r->sampling.presence_penalty == 0);
+    rn_request_destroy(r);
+}
+
+static void too_many_biases_are_refused(void **state)
+{
+    (void)state;
+    json_t *bias = json_object(), *message = json_pack("{s:o}", "logit_bias", bias);
+    for (int i = 0; i <= RN_LOGIT_BIAS_MAX; i++) {
+        char id[16];
+        struct rn_request *r = NULL;
+        struct rn_problem p = {0};
+        snprintf(id, sizeof id, "%d", i);
+        json_object_set_new(bias, id, json_integer(1));
+        if (i >= RN_LOGIT_BIAS_MAX - 1) {
+            assert_int_equal(rn_responses_parse(message, "tiny", &r, &p), i < RN_LOGIT_BIAS_MAX ? 0 : -EINVAL);
+        }
+        rn_request_destroy(r);
+    }
+    json_decref(message);
 }
 
 static void unknown_fields_are_listed(void **state)
@@ -477,6 +547,67 @@ static void an_answer_from_start_to_end(void **state)
     sink_finish(&s);
 }
 
+static json_t *some_logprobs(int from, int n)
+{
+    json_t *list = json_array();
+    for (int i = from; i < from + n; i++) {
+        json_array_append_new(
+            list, json_pack("{s:i, s:s, s:[i], s:f, s:[]}", "id", i, "token", "x", "bytes", 120, "logprob", -0.5 * i, "top_logprobs"));
+    }
+    return list;
+}
+
+static int first_id(const json_t *event)
+{
+    return (int)json_integer_value(json_object_get(json_array_get(json_object_get(event, "logprobs"), 0), "id"));
+}
+
+/* Deltas carry those of their tokens, also when several were held back or never came; the done events have them all. */
+static void logprobs_go_with_their_text(void **state)
+{
+    (void)state;
+    struct sink s = {0};
+    struct rn_answer *a = answer_new(&s, "{\"input\":\"x\",\"include\":[\"message.output_text.logprobs\"]}", NULL);
+    give(a, RN_EVENT_CREATED, NULL);
+    give(a, RN_EVENT_STARTED, NULL);
+    static const struct {
+        const char *text;
+        int from, n;
+        bool held;
+    } pieces[] = {{"ab", 0, 2, false}, {"c", 2, 1, true}, {"de", 3, 2, true}};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(rn_answer_hold(a, pieces[i].held), 0);
+        struct rn_event e = {.kind = RN_EVENT_TEXT,
+                             .text = (char *)(uintptr_t)pieces[i].text,
+                             .text_len = strlen(pieces[i].text),
+                             .logprobs = some_logprobs(pieces[i].from, pieces[i].n)};
+        assert_int_equal(rn_answer_event(a, &e), 0);
+        json_decref(e.logprobs);
+    }
+    assert_int_equal(rn_answer_hold(a, false), 0);
+    struct rn_event done = {.kind = RN_EVENT_DONE,
+                            .status = RN_STATUS_COMPLETED,
+                            .text = (char *)(uintptr_t) "abcdef",
+                            .text_len = 6,
+                            .logprobs = some_logprobs(0, 6)};
+    assert_int_equal(rn_answer_event(a, &done), 0);
+    json_decref(done.logprobs);
+    expect_types(&s, "created in_progress output_item.added content_part.added output_text.delta output_text.delta output_text.delta "
+                     "output_text.done content_part.done output_item.done completed");
+    static const size_t sizes[] = {2, 3, 1};
+    static const int firsts[] = {0, 2, 5};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(json_array_size(json_object_get(s.events[4 + i], "logprobs")), sizes[i]);
+        assert_int_equal(first_id(s.events[4 + i]), firsts[i]);
+    }
+    assert_int_equal(json_array_size(json_object_get(s.events[7], "logprobs")), 6);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(s.events[8], "part"), "logprobs")), 6);
+    const json_t *item = json_array_get(json_object_get(last_response(&s), "output"), 0);
+    assert_int_equal(json_array_size(json_object_get(json_array_get(json_object_get(item, "content"), 0), "logprobs")), 6);
+    rn_answer_destroy(a);
+    sink_finish(&s);
+}
+
 static void other_ends(void **state)
 {
     (void)state;
@@ -671,10 +802,13 @@ int main(void)
         cmocka_unit_test(top_level_extras_and_truncation),
         cmocka_unit_test(neutral_values_pass),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(penalties_bias_and_logprobs),
+        cmocka_unit_test(too_many_biases_are_refused),
         cmocka_unit_test(unknown_fields_are_listed),
         cmocka_unit_test(json_limits),
         cmocka_unit_test(strings_are_escaped),
         cmocka_unit_test(an_answer_from_start_to_end),
+        cmocka_unit_test(logprobs_go_with_their_text),
         cmocka_unit_test(other_ends),
         cmocka_unit_test(generate_false),
         cmocka_unit_test(held_text_becomes_one_delta),
