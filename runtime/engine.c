@@ -34,6 +34,7 @@ struct rn_engine {
     struct rn_kv_pool pool;
     struct rn_engine_info info;
     char model_id[128], arch[32], fingerprint[128];
+    float rope_base;
     struct rn_kernel_row *kernels;
     /* one pass */
     struct rn_step_row rows[MAX_ROWS];
@@ -52,6 +53,11 @@ struct rn_kv_pool *rn_engine_pool(struct rn_engine *e)
 const struct rn_program *rn_engine_program(const struct rn_engine *e)
 {
     return e->program;
+}
+
+float rn_engine_rope_base(const struct rn_engine *e)
+{
+    return e->rope_base;
 }
 
 const struct rn_engine_info *rn_engine_info(const struct rn_engine *e)
@@ -136,6 +142,7 @@ static int fill_info(struct rn_engine *e, const struct rn_gguf *g, const struct 
     for (size_t i = 0; i < n; i++) {
         e->kernels[i] = (struct rn_kernel_row){choice[i].op, choice[i].row};
     }
+    e->rope_base = hp->rope_base;
     make_id(e->model_id, sizeof e->model_id, hp->name);
     snprintf(e->arch, sizeof e->arch, "%s", hp->arch);
     uint64_t model = rn_weights_fingerprint(g);
@@ -258,10 +265,11 @@ static int run_pass(struct rn_engine *e, struct rn_err *err)
 static void fill_angles(struct rn_engine *e, uint32_t row, const struct rn_seq *s, uint64_t t, uint64_t base)
 {
     uint64_t slot = t < s->s ? t : t - (base - s->s);
+    const struct rn_rope *ropes = s->ropes ? s->ropes : e->program->ropes;
     for (uint32_t i = 0; i < e->program->n_ropes; i++) {
         float *out = e->angles + ((size_t)row * e->program->n_ropes + i) * 2 * e->angle_stride;
-        rn_rope_angles(&e->program->ropes[i], slot, out);
-        rn_rope_angles(&e->program->ropes[i], t, out + e->angle_stride);
+        rn_rope_angles(&ropes[i], slot, out);
+        rn_rope_angles(&ropes[i], t, out + e->angle_stride);
     }
 }
 

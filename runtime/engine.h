@@ -54,11 +54,22 @@ const struct rn_text *rn_engine_text(const struct rn_engine *e);
 
 /* ---- Sequences --------------------------------------------------------------------------------------------------------------------- */
 
+/* RoPE scaling that the user adds, on top of what the file declares, to go beyond the trained length. Zero: none. */
+enum rn_rope_kind { RN_ROPE_AS_TRAINED, RN_ROPE_LINEAR, RN_ROPE_YARN };
+
+#define RN_ROPE_FACTOR_MAX 1000
+
+struct rn_rope_scaling {
+    enum rn_rope_kind kind;
+    float factor;            /* 1 .. RN_ROPE_FACTOR_MAX: how many times the trained length the angles are made for */
+};
+
 struct rn_seq_params {
-    uint32_t n;              /* N, 16 .. n_ctx_train */
+    uint32_t n;              /* N, 16 .. n_ctx_train, with a scaling 16 .. n_ctx_train times its factor */
     uint32_t sinks;          /* S, 0 .. N/2 */
     enum rn_evict evict;
     uint64_t origin;         /* o >= S: index of the token after the pinned ones; 0 = S. base starts here */
+    struct rn_rope_scaling rope; /* stays for the sequence's life, and its forks have it too */
     bool stored;             /* hold the pages that a crash would need: see rn_seq_hold. false: h = c */
 };
 

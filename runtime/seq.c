@@ -9,6 +9,7 @@
 
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
+#include "runtime/rope.h"
 
 /* ---- the rule ------------------------------------------------------------------------------------------------------------------------ */
 
@@ -246,7 +247,7 @@ int rn_seq_fork(struct rn_seq **ret, const struct rn_seq *s, uint64_t at, struct
         return rn_err_set(err, -ENODATA, "fork at %llu needs pages that are gone", (unsigned long long)at);
     }
     struct rn_seq_params params = {
-        .n = s->n, .sinks = s->s, .evict = s->evict, .origin = at > s->origin ? s->origin : s->s, .stored = s->stored};
+        .n = s->n, .sinks = s->s, .evict = s->evict, .origin = at > s->origin ? s->origin : s->s, .rope = s->rope, .stored = s->stored};
     struct rn_seq *fork;
     int r = rn_seq_create(&fork, s->engine, &params, err);
     if (r < 0) {
@@ -286,8 +287,15 @@ static uint64_t needed_bytes(const struct rn_engine *e, uint32_t n, uint32_t sin
 static int check_params(const struct rn_engine *e, const struct rn_seq_params *params, struct rn_err *err)
 {
     uint32_t trained = rn_engine_info(e)->n_ctx_train;
-    if (params->n < 16 || params->n > trained) {
-        return rn_err_set(err, -EINVAL, "window is %u, expected 16 to %u (the trained length)", params->n, trained);
+    bool scaled = params->rope.kind != RN_ROPE_AS_TRAINED;
+    if (scaled && !(params->rope.factor >= 1 && params->rope.factor <= RN_ROPE_FACTOR_MAX)) {
+        return rn_err_set(err, -EINVAL, "the factor of the RoPE scaling is %g, expected 1 to %d", (double)params->rope.factor,
+                          RN_ROPE_FACTOR_MAX);
+    }
+    double most = (double)trained * (scaled ? (double)params->rope.factor : 1);
+    if (params->n < 16 || params->n > most) {
+        return rn_err_set(err, -EINVAL, "window is %u, expected 16 to %.0f (the trained length%s)", params->n, most,
+                          scaled ? " times the factor of the RoPE scaling" : "");
     }
     if (params->sinks > params->n / 2) {
         return rn_err_set(err, -EINVAL, "sinks is %u, expected 0 to %u (half the window)", params->sinks, params->n / 2);
@@ -299,6 +307,37 @@ static int check_params(const struct rn_engine *e, const struct rn_seq_params *p
     if (need > limit) {
         return rn_err_set(err, -E2BIG, "a window of %u tokens needs %llu bytes of KV, the limit is %llu", params->n, (unsigned long long)need,
                           (unsigned long long)limit);
+    }
+    return 0;
+}
+
+/* Ropes of its own for a sequence with a scaling. Layers with a window of their own never look further than they were trained to: their
+ * rope stays as it is. */
+static int scale_ropes(struct rn_seq *s, struct rn_err *err)
+{
+    const struct rn_program *p = rn_engine_program(s->engine);
+    uint32_t trained = rn_engine_info(s->engine)->n_ctx_train;
+    size_t n_freq = 0;
+    for (uint32_t i = 0; i < p->n_ropes; i++) {
+        n_freq += p->ropes[i].n_rot / 2;
+    }
+    s->ropes = rn_mem_alloc(p->n_ropes, sizeof *s->ropes);
+    uint64_t *freq = rn_mem_alloc(n_freq, sizeof *freq);
+    if (!s->ropes || !freq) {
+        rn_mem_free(freq);
+        return rn_err_nomem(err, n_freq * sizeof *freq, "RoPE scaling");
+    }
+    for (uint32_t i = 0; i < p->n_ropes; i++) {
+        s->ropes[i].freq = freq;
+        rn_rope_extend(&s->ropes[i], &p->ropes[i], &s->rope, rn_engine_rope_base(s->engine), trained);
+        freq += p->ropes[i].n_rot / 2;
+    }
+    for (uint32_t il = 0; il < p->n_layers; il++) {
+        uint32_t i = p->layer_rope[il];
+        if (p->groups[p->layer_group[il]].window) {
+            memcpy(s->ropes[i].freq, p->ropes[i].freq, p->ropes[i].n_rot / 2 * sizeof *freq);
+            s->ropes[i].mscale = p->ropes[i].mscale;
+        }
     }
     return 0;
 }
@@ -318,12 +357,17 @@ int rn_seq_create(struct rn_seq **ret, struct rn_engine *e, const struct rn_seq_
         return rn_err_nomem(err, sizeof *s, "sequence");
     }
     uint64_t origin = params->origin ? params->origin : params->sinks;
-    *s = (struct rn_seq){.engine = e, .n = params->n, .s = params->sinks, .evict = params->evict, .origin = origin, .stored = params->stored,
+    *s = (struct rn_seq){.engine = e, .rope = params->rope, .n = params->n, .s = params->sinks, .evict = params->evict, .origin = origin, .stored = params->stored,
                          .head = params->sinks ? 0 : origin, .n_groups = p->n_groups, .groups = groups};
     s->accepted = s->head;
     for (uint32_t g = 0; g < p->n_groups; g++) {
         groups[g].sliding = p->groups[g].window;
         groups[g].s = groups[g].sliding ? 0 : s->s;
+    }
+    r = s->rope.kind == RN_ROPE_AS_TRAINED ? 0 : scale_ropes(s, err);
+    if (r < 0) {
+        rn_seq_destroy(s);
+        return r;
     }
     *ret = s;
     return 0;
@@ -336,6 +380,10 @@ void rn_seq_destroy(struct rn_seq *s)
     }
     rn_seq_finish_pages(s);
     rn_seq_unreserve(s);
+    if (s->ropes) {
+        rn_mem_free(s->ropes[0].freq); // one block for all
+    }
+    rn_mem_free(s->ropes);
     rn_mem_free(s->groups);
     rn_mem_free(s->runs);
     rn_mem_free(s->turns);

@@ -45,6 +45,8 @@ struct rn_seq {
     enum rn_evict evict;
     uint64_t origin;
     bool stored;
+    struct rn_rope_scaling rope;
+    struct rn_rope *ropes;            /* owned [n_ropes], with frequencies of their own, where there is a scaling; NULL: the program's */
     /* the rule */
     uint64_t head;                    /* index of the next token */
     struct rn_base_run *runs;         /* ascending t; the first covers `low` and everything kept */
@@ -99,4 +101,5 @@ void rn_seq_finish_pages(struct rn_seq *s);
 
 struct rn_kv_pool *rn_engine_pool(struct rn_engine *e);
 const struct rn_program *rn_engine_program(const struct rn_engine *e);
+float rn_engine_rope_base(const struct rn_engine *e);
 void rn_engine_copy_page(struct rn_engine *e, uint32_t group, bool pinned, void *dst, const void *src, uint32_t n_tokens);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "runtime/base/err.h"
+#include "runtime/engine.h"
 #include "runtime/model/hparams.h"
 #include "runtime/rope.h"
 #include "runtime/tensor/program.h"
@@ -118,11 +119,42 @@ static void divisors_divide_and_bad_ones_are_refused(void **state)
     assert_non_null(strstr(err.text, "longrope"));
 }
 
+/* What the user adds must be what a file would have declared, up to the rounding of 64-bit phases. */
+static void user_scaling_is_the_files_scaling(void **state)
+{
+    (void)state;
+    static const struct rn_rope_scaling cases[] = {{RN_ROPE_LINEAR, 2}, {RN_ROPE_LINEAR, 1.25f}, {RN_ROPE_YARN, 4}, {RN_ROPE_YARN, 1.5f}};
+    uint64_t freq[HALF], declared[HALF], added[HALF];
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        struct rn_hparams hp = {.rope_base = 1e5f, .rope_factor = 1, .rope_ctx_original = 8192, .yarn_beta_fast = 32, .yarn_beta_slow = 1,
+                                .yarn_attn_factor = 1};
+        struct rn_rope plain = {.n_rot = 2 * HALF, .freq = freq}, file = {.n_rot = 2 * HALF, .freq = declared}, user = {.freq = added};
+        assert_int_equal(rn_rope_setup(&plain, &hp, NULL, NULL), 0);
+        strcpy(hp.rope_scaling, cases[k].kind == RN_ROPE_YARN ? "yarn" : "linear");
+        hp.rope_factor = cases[k].factor;
+        assert_int_equal(rn_rope_setup(&file, &hp, NULL, NULL), 0);
+        rn_rope_extend(&user, &plain, &cases[k], hp.rope_base, 8192);
+        assert_int_equal(user.n_rot, 2 * HALF);
+        assert_true(user.mscale == file.mscale);
+        bool differs = false;
+        for (int i = 0; i < HALF; i++) {
+            uint64_t d = added[i] > declared[i] ? added[i] - declared[i] : declared[i] - added[i];
+            assert_true(d <= 4);
+            differs = differs || added[i] != freq[i];
+        }
+        assert_true(differs);
+        if (cases[k].kind == RN_ROPE_YARN) { // what turns often stays, what never turns is stretched
+            assert_true(added[0] == freq[0]);
+            assert_true(fabs((double)freq[HALF - 1] / (double)added[HALF - 1] - (double)cases[k].factor) < 1e-6);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_depend_on_the_distance_alone), cmocka_unit_test(float_positions_would_fail),
-        cmocka_unit_test(divisors_divide_and_bad_ones_are_refused),
+        cmocka_unit_test(divisors_divide_and_bad_ones_are_refused), cmocka_unit_test(user_scaling_is_the_files_scaling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -254,6 +254,102 @@ static void bad_parameters_are_refused(void **state)
     kit_engine_destroy(e);
 }
 
+/* ---- RoPE scaling ------------------------------------------------------------------------------------------------------------------------ */
+
+static void last_logits(struct rn_engine *e, struct rn_seq *s, const uint32_t *ids, uint32_t n, float *ret)
+{
+    struct rn_step_entry entry = {.seq = s, .ids = ids, .n_ids = n, .n_logits = 1, .logits = ret};
+    assert_int_equal(rn_engine_step(e, &entry, 1, NULL), 0);
+}
+
+static void a_scaling_reaches_beyond_the_trained_length(void **state)
+{
+    (void)state;
+    struct rn_engine *e = engine(0);
+    struct rn_seq *s = NULL;
+    struct rn_err err = {0};
+    static const struct {
+        struct rn_seq_params p;
+        const char *said; // NULL: accepted
+    } cases[] = {
+        {{.n = 16384, .rope = {RN_ROPE_LINEAR, 2}}, NULL},
+        {{.n = 10240, .rope = {RN_ROPE_YARN, 1.25f}}, NULL},
+        {{.n = 8192, .rope = {RN_ROPE_YARN, 1}}, NULL},
+        {{.n = 16385, .rope = {RN_ROPE_LINEAR, 2}}, "window is 16385, expected 16 to 16384 (the trained length times the factor"},
+        {{.n = 64, .rope = {RN_ROPE_LINEAR, 0}}, "the factor of the RoPE scaling is 0"},
+        {{.n = 64, .rope = {RN_ROPE_YARN, 0.5f}}, "the factor of the RoPE scaling is 0.5"},
+        {{.n = 64, .rope = {RN_ROPE_YARN, 1001}}, "the factor of the RoPE scaling is 1001"},
+        {{.n = 16384, .rope = {RN_ROPE_AS_TRAINED, 2}}, "window is 16384, expected 16 to 8192 (the trained length)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(rn_seq_create(&s, e, &cases[i].p, &err), cases[i].said ? -EINVAL : 0);
+        if (cases[i].said) {
+            assert_non_null(strstr(err.text, cases[i].said));
+        } else {
+            rn_seq_destroy(s);
+        }
+    }
+    kit_engine_destroy(e);
+}
+
+/* A scaled sequence differs, and keeps its scaling through a fork and beside an unscaled one in the same step. */
+static void a_scaling_belongs_to_its_sequence(void **state)
+{
+    (void)state;
+    struct rn_engine *e = engine(0);
+    uint32_t ids[120];
+    uint64_t rng = 11;
+    float got[4][260], plain[260];
+    for (size_t i = 0; i < 120; i++) {
+        ids[i] = kit_below(&rng, 260);
+    }
+    struct rn_seq_params p = {.n = 64, .sinks = 10, .evict = RN_EVICT_TOKEN};
+    struct rn_seq *s = kit_seq(e, &p), *fork = NULL;
+    last_logits(e, s, ids, 120, plain);
+    rn_seq_destroy(s);
+    static const struct rn_rope_scaling kinds[] = {{RN_ROPE_LINEAR, 2}, {RN_ROPE_YARN, 4}};
+    for (size_t k = 0; k < 2; k++) {
+        p.rope = kinds[k];
+        s = kit_seq(e, &p);
+        last_logits(e, s, ids, 110, got[0]);
+        assert_int_equal(rn_seq_fork(&fork, s, 110, NULL), 0);
+        last_logits(e, s, ids + 110, 10, got[0]);
+        p.rope = (struct rn_rope_scaling){0};
+        struct rn_seq *other = kit_seq(e, &p);
+        struct rn_step_entry both[2] = {{.seq = fork, .ids = ids + 110, .n_ids = 10, .n_logits = 1, .logits = got[1]},
+                                        {.seq = other, .ids = ids, .n_ids = 120, .n_logits = 1, .logits = got[2]}};
+        assert_int_equal(rn_engine_step(e, both, 2, NULL), 0);
+        assert_memory_equal(got[0], got[1], sizeof got[0]);
+        assert_memory_equal(got[2], plain, sizeof plain);
+        assert_true(memcmp(got[0], plain, sizeof plain) != 0);
+        rn_seq_destroy(other);
+        rn_seq_destroy(fork);
+        rn_seq_destroy(s);
+    }
+    kit_engine_destroy(e);
+}
+
+/* gemma3: the layers with a window of their own keep their angles, the global ones get others. */
+static void windowed_layers_keep_their_angles(void **state)
+{
+    (void)state;
+    struct gguf_llama gemma = tiny;
+    gemma.arch = "gemma3";
+    gemma.n_layers = 6;
+    struct rn_engine *e = kit_engine(&gemma, &(struct rn_engine_params){.n_threads = 1, .kv = "f16"});
+    const struct rn_program *p = rn_engine_program(e);
+    struct rn_seq *s = kit_seq(e, &(struct rn_seq_params){.n = 64, .rope = {RN_ROPE_LINEAR, 4}});
+    assert_int_equal(p->n_ropes, 2);
+    for (uint32_t il = 0; il < 6; il++) {
+        uint32_t i = p->layer_rope[il];
+        bool same = memcmp(s->ropes[i].freq, p->ropes[i].freq, p->ropes[i].n_rot / 2 * sizeof(uint64_t)) == 0;
+        assert_int_equal(same, il < 5);
+        assert_true(s->ropes[i].mscale == p->ropes[i].mscale && s->ropes[i].interleaved == p->ropes[i].interleaved);
+    }
+    rn_seq_destroy(s);
+    kit_engine_destroy(e);
+}
+
 /* ---- the pool ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* Appends n given tokens; logits of the last. */
@@ -450,7 +546,7 @@ struct life {
 
 static void live(struct life *l)
 {
-    struct rn_seq_params p = {.n = 150, .sinks = 70, .evict = RN_EVICT_TURN};
+    struct rn_seq_params p = {.n = 150, .sinks = 70, .evict = RN_EVICT_TURN, .rope = {RN_ROPE_YARN, 2}};
     struct rn_seq *s = NULL, *fork = NULL, *copy = NULL;
     struct rn_err err = {0};
     uint64_t turns[] = {75, 90, 110, 150, 200};
@@ -508,6 +604,9 @@ int main(void)
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(a_stale_hold_frees_nothing_that_is_read),
         cmocka_unit_test(bad_parameters_are_refused),
+        cmocka_unit_test(a_scaling_reaches_beyond_the_trained_length),
+        cmocka_unit_test(a_scaling_belongs_to_its_sequence),
+        cmocka_unit_test(windowed_layers_keep_their_angles),
         cmocka_unit_test(a_full_pool_is_an_error_that_passes),
         cmocka_unit_test(reservations_add_up),
         cmocka_unit_test(forks_share_whole_pages),
