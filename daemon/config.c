@@ -33,6 +33,8 @@ static const struct flag flags[] = {
     {"window", "N", INTEGER, AT(window), 0, UINT32_MAX, .preset = "0", .help = "tokens a session sees; 0 = min(4096, trained length)"},
     {"sinks", "S", INTEGER, AT(sinks), -1, UINT32_MAX, .preset = "-1", .help = "pinned tokens; -1 = the leading system block"},
     {"evict", "RULE", CHOICE, AT(evict), .choices = "turn|token", .preset = "turn", .help = "what leaves a full window first"},
+    {"rope-scaling", "KIND", STRING, AT(rope_scaling), .preset = "none",
+     .help = "to go beyond the trained length: linear or yarn, perhaps with :FACTOR, else N / trained length"},
     {"reread-limit", "TOKENS", INTEGER, AT(reread_limit), 0, UINT32_MAX, .preset = "0",
      .help = "a session without its pages is rebased beyond this; 0 = 8 windows"},
     {"max-concurrent", "M", INTEGER, AT(max_concurrent), 1, 256, .preset = "8", .help = "answers that run at once"},

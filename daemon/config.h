@@ -30,6 +30,7 @@ struct rn_config {
     int64_t window; /* 0 = min(4096, trained length) */
     int64_t sinks;  /* -1 = auto */
     const char *evict;
+    const char *rope_scaling;
     int64_t reread_limit; /* tokens; 0 = 8 N */
     int64_t max_concurrent;
     const char *cpu_mask;   /* NULL = none */

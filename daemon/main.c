@@ -24,12 +24,14 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mem.h"
 #include "runtime/engine.h"
+#include "session/rope_words.h"
 #include "session/service.h"
 
 #define DEFAULT_WINDOW 4096
 
 struct daemon {
     struct rn_config config;
+    struct rn_rope_scaling rope;
     struct rn_net *net;
     struct rn_engine *engine;
     struct rn_service *service;
@@ -143,6 +145,7 @@ static int start_service(struct daemon *d)
         .window = (uint32_t)c->window,
         .sinks = c->sinks,
         .evict = strcmp(c->evict, "token") == 0 ? RN_EVICT_TOKEN : RN_EVICT_TURN,
+        .rope = d->rope,
         .max_concurrent = (uint32_t)c->max_concurrent,
         .reread_limit = (uint32_t)c->reread_limit,
         .on_event = rn_net_event,
@@ -167,9 +170,8 @@ static void *load(void *user)
         return NULL;
     }
     const struct rn_engine_info *info = rn_engine_info(d->engine);
-    uint32_t window = d->config.window ? (uint32_t)d->config.window : DEFAULT_WINDOW;
-    d->model = (struct rn_net_model){
-        .service = d->service, .info = info, .window = window < info->n_ctx_train ? window : info->n_ctx_train, .created = rn_clock_unix()};
+    uint32_t window = d->config.window ? (uint32_t)d->config.window : DEFAULT_WINDOW < info->n_ctx_train ? DEFAULT_WINDOW : info->n_ctx_train;
+    d->model = (struct rn_net_model){.service = d->service, .info = info, .window = window, .created = rn_clock_unix()};
     for (size_t i = 0; i < info->n_kernels; i++) {
         rn_log(RN_LOG_DEBUG, "kernel %s=%s", info->kernels[i].op, info->kernels[i].row);
     }
@@ -205,7 +207,8 @@ static int open_net(struct daemon *d)
 {
     const struct rn_config *c = &d->config;
     uint16_t port;
-    if (rn_config_listen(c->listen, d->address, sizeof d->address, &port, &d->err) < 0) {
+    if (rn_config_listen(c->listen, d->address, sizeof d->address, &port, &d->err) < 0 ||
+        rn_rope_parse(c->rope_scaling, &d->rope, &d->err) < 0) {
         return RN_EXIT_USAGE;
     }
     if (!rn_guard_loopback(d->address)) {

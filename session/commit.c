@@ -58,6 +58,7 @@ static int describe(const struct rn_service *s, const struct rn_conversation *c,
     ret->n = c->n;
     ret->sinks = c->sinks;
     ret->evict = c->evict;
+    ret->rope = c->rope;
     ret->origin = c->origin;
     ret->lead = c->lead;
     ret->tokenizer_fingerprint = c->tokenizer;

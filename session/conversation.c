@@ -56,6 +56,7 @@ int rn_conversation_fork(struct rn_conversation **ret, const struct rn_conversat
     f->n = c->n;
     f->sinks = c->sinks;
     f->evict = c->evict;
+    f->rope = c->rope;
     f->lead = c->lead;
     f->tokenizer = c->tokenizer;
     f->at = f->head = at;
@@ -134,6 +135,7 @@ int rn_conversation_load(struct rn_conversation **ret, struct rn_store_job *job)
         .n = s->n,
         .sinks = s->sinks,
         .evict = s->evict,
+        .rope = s->rope,
         .lead = s->lead,
         .instructions = s->instructions,
         .tokenizer = s->tokenizer_fingerprint,

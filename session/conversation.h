@@ -6,7 +6,7 @@
  *     head, answered and timeline whenever run == NULL.
  * I2. A listed conversation (store: true) is only moved by requests that store; an unlisted one lives on its lane and dies with it.
  * I3. seq may be NULL at any time that no run is in the engine: its pages are re-read from the log (design: re-reading).
- * I4. n, evict never change; sinks, lead, instructions and the log only by rn_conversation_rebase (a new timeline).
+ * I4. n, evict, rope never change; sinks, lead, instructions and the log only by rn_conversation_rebase (a new timeline).
  * owner: engine thread. */
 #pragma once
 
@@ -39,6 +39,7 @@ struct rn_conversation {
     char *title; /* owned; NULL = none yet */
     uint32_t n, sinks;
     enum rn_evict evict;
+    struct rn_rope_scaling rope; /* zero = none */
     uint64_t lead;            /* B */
     char *instructions;       /* owned; NULL = absent */
     uint64_t tokenizer;       /* fingerprint that the log's ids belong to */

@@ -99,7 +99,7 @@ static int make_seq(struct rn_service *s, struct rn_run *run, struct rn_err *err
             c->origin = c->base; // stored with END, together with the first thing that follows from it
             c->rebased = "reread";
         }
-        struct rn_seq_params params = {.n = c->n, .sinks = c->sinks, .evict = c->evict, .origin = c->origin, .stored = c->on_disk};
+        struct rn_seq_params params = {.n = c->n, .sinks = c->sinks, .evict = c->evict, .origin = c->origin, .rope = c->rope, .stored = c->on_disk};
         int r = rn_seq_create(&c->seq, s->engine, &params, err);
         if (r < 0) {
             return r;

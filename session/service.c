@@ -13,6 +13,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 #include "runtime/sampler.h"
+#include "session/rope_words.h"
 #include "session/session_internal.h"
 
 #define INBOX 8192        // messages; far more than the store and the cancels of all requests can bring
@@ -334,8 +335,10 @@ static int set_params(struct rn_service *s, const struct rn_service_params *para
     p->max_concurrent = p->max_concurrent ? p->max_concurrent : 8;
     p->max_queue = p->max_queue ? p->max_queue : 64;
     p->prefill_chunk = p->prefill_chunk ? p->prefill_chunk : 128;
-    if (p->window < 16 || p->window > trained) {
-        return rn_err_set(err, -EINVAL, "window is %u, expected 16 to %u, the trained length", p->window, trained);
+    uint32_t most = rn_rope_max_n(p->rope, trained);
+    if (p->window < 16 || p->window > most) {
+        return rn_err_set(err, -EINVAL, "window is %u, expected 16 to %u, the trained length%s", p->window, most,
+                          most > trained ? " times the factor of the RoPE scaling" : "");
     }
     if (p->sinks > p->window / 2) {
         return rn_err_set(err, -EINVAL, "sinks is %lld, expected at most %u, half of the window", (long long)p->sinks, p->window / 2);
@@ -348,7 +351,10 @@ static int check_room(struct rn_service *s, struct rn_err *err)
 {
     struct rn_seq *seq = NULL;
     uint32_t sinks = s->params.sinks >= 0 ? (uint32_t)s->params.sinks : s->params.window / 4;
-    struct rn_seq_params params = {.n = s->params.window, .sinks = sinks, .evict = s->params.evict};
+    struct rn_seq_params params = {.n = s->params.window,
+                                   .sinks = sinks,
+                                   .evict = s->params.evict,
+                                   .rope = rn_rope_for(s->params.rope, s->params.window, s->info->n_ctx_train)};
     int r = rn_seq_create(&seq, s->engine, &params, err);
     if (r == 0) {
         r = rn_seq_reserve(seq, err);

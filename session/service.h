@@ -124,6 +124,7 @@ struct rn_service_params {
     uint32_t window;                /* default N; 0 = min(4096, trained length) */
     int64_t sinks;                  /* -1 = auto */
     enum rn_evict evict;
+    struct rn_rope_scaling rope;    /* for new sessions; factor 0 = from the N of each. See session/rope_words.h */
     uint32_t max_concurrent;        /* running at once; 0 = 8 */
     uint32_t max_queue;             /* waiting; 0 = 64 */
     uint32_t prefill_chunk;         /* rows; 0 = 128 */

@@ -54,6 +54,7 @@ struct rn_store_session {
     char *title;                           /* owned; NULL = none yet */
     uint32_t n, sinks;                     /* N, S */
     enum rn_evict evict;
+    struct rn_rope_scaling rope;           /* zero = none */
     uint64_t origin;                       /* o */
     uint64_t lead;                         /* B: tokens of the leading block */
     char *instructions;                    /* owned; NULL = absent */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/mem.h"
+#include "session/rope_words.h"
 
 #define MAX_INDEX ((int64_t)RN_STORE_MAX_TOKENS)
 
@@ -12,7 +13,7 @@
 
 #define SESSION_COLUMNS                                                                                                                    \
     "key, id, created_at, last_used, title, n, sinks, evict, origin, lead, instructions, tokenizer, model_id, parent, at, head, evicted, " \
-    "last_response_id"
+    "last_response_id, rope"
 
 // The words shorter than RN_ID_BYTES that must be there.
 static void read_id(struct rn_stmt *q, char ret[RN_ID_BYTES], const char *column)
@@ -26,7 +27,7 @@ static void read_id(struct rn_stmt *q, char ret[RN_ID_BYTES], const char *column
 // Reads a row into *s, which is zero; what it owns is the caller's, on failure too.
 static int64_t read_session(struct rn_stmt *q, struct rn_store_session *s)
 {
-    char evict[RN_STORE_WORD_BYTES];
+    char evict[RN_STORE_WORD_BYTES], rope[RN_ROPE_WORDS];
     int64_t key = rn_stmt_int(q, 1, INT64_MAX);
     read_id(q, s->id, "id");
     rn_stmt_label(q, "%s", s->id);
@@ -50,6 +51,10 @@ static int64_t read_session(struct rn_stmt *q, struct rn_store_session *s)
     s->head = (uint64_t)rn_stmt_int(q, 0, MAX_INDEX);
     s->evicted = (uint64_t)rn_stmt_int(q, 0, MAX_INDEX);
     rn_stmt_word(q, s->last_response_id, sizeof s->last_response_id);
+    rn_stmt_word(q, rope, sizeof rope);
+    if (rn_rope_parse(rope, &s->rope, /*err=*/NULL) < 0 || (s->rope.kind != RN_ROPE_AS_TRAINED && s->rope.factor < 1)) {
+        rn_stmt_damage(q, "column 'rope' is '%s'", rope);
+    }
     return key;
 }
 

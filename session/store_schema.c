@@ -46,6 +46,8 @@ static const char *const steps[] = {
     "  PRIMARY KEY (session, block)) STRICT;"
     "CREATE TABLE settings (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;"
     "PRAGMA application_id = 1382960177;",
+    // "none" or "linear:2": what a session's keys were rotated with.
+    "ALTER TABLE sessions ADD COLUMN rope TEXT NOT NULL DEFAULT 'none';",
 };
 #define N_STEPS ((int)(sizeof steps / sizeof steps[0]))
 _Static_assert(RN_STORE_APP_ID == 1382960177, "the application id in step 0");

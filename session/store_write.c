@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/mem.h"
+#include "session/rope_words.h"
 
 #define SEED_MAX ((1ull << 53) - 1)
 
@@ -47,10 +48,12 @@ static int insert_session(struct rn_db *db, struct rn_store_job *job, struct rn_
         return r;
     }
     struct rn_stmt q;
+    char rope[RN_ROPE_WORDS];
+    rn_rope_format(&s->rope, rope);
     rn_stmt_start(&q, db, "sessions",
                   "INSERT INTO sessions (id, created_at, last_used, title, n, sinks, evict, origin, lead, instructions, tokenizer,"
-                  " model_id, parent, at, head, evicted)"
-                  " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, 0, ?15) RETURNING key",
+                  " model_id, parent, at, head, evicted, rope)"
+                  " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, 0, ?15, ?16) RETURNING key",
                   &job->err);
     rn_stmt_label(&q, "%s", s->id);
     rn_stmt_bind_text(&q, s->id);
@@ -68,6 +71,7 @@ static int insert_session(struct rn_db *db, struct rn_store_job *job, struct rn_
     rn_stmt_bind_id(&q, job->fork_of);
     rn_stmt_bind_index(&q, job->fork_of[0] ? s->at : 0);
     rn_stmt_bind_index(&q, s->evicted);
+    rn_stmt_bind_text(&q, rope);
     int64_t key = rn_stmt_row(&q) ? rn_stmt_int(&q, 1, INT64_MAX) : 0;
     while (rn_stmt_row(&q)) {
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/mem.h"
+#include "session/rope_words.h"
 #include "session/session_internal.h"
 
 // ---- Loading -----------------------------------------------------------------------------------------------------------------------
@@ -153,13 +154,23 @@ static enum rn_found by_session(struct rn_service *s, struct rn_run *run, struct
     return fork_of(run, c, c->head, c->timeline.n_items, c->base, ret, f);
 }
 
+static void warn_of_scaling(struct rn_run *run, const struct rn_conversation *c, uint32_t trained)
+{
+    char rope[RN_ROPE_WORDS], text[192];
+    rn_rope_format(&c->rope, rope);
+    snprintf(text, sizeof text, "RoPE scaling %s is added for a window of %u (trained length %u) and stays with the session; answers may be worse",
+             rope, c->n, trained);
+    rn_run_warn(run, text);
+}
+
 // N, S and the policy of a new session; S waits for B.
 static enum rn_found make(struct rn_service *s, struct rn_run *run, struct rn_conversation **ret, struct rn_fault *f)
 {
     const struct rn_request *req = run->req;
     int64_t n = req->window >= 0 ? req->window : s->params.window;
-    if (n < 16 || n > s->info->n_ctx_train) {
-        rn_fault_set(f, 400, "invalid_value", "runnel.window", "window is %lld, expected 16 to %u", (long long)n, s->info->n_ctx_train);
+    uint32_t most = rn_rope_max_n(s->params.rope, s->info->n_ctx_train);
+    if (n < 16 || n > most) {
+        rn_fault_set(f, 400, "invalid_value", "runnel.window", "window is %lld, expected 16 to %u", (long long)n, most);
         return RN_REFUSED;
     }
     int64_t sinks = req->sinks >= 0 ? req->sinks : s->params.sinks;
@@ -175,6 +186,10 @@ static enum rn_found make(struct rn_service *s, struct rn_run *run, struct rn_co
     }
     c->n = (uint32_t)n;
     c->evict = req->evict >= 0 ? (enum rn_evict)req->evict : s->params.evict;
+    c->rope = rn_rope_for(s->params.rope, c->n, s->info->n_ctx_train);
+    if (c->rope.kind != RN_ROPE_AS_TRAINED) {
+        warn_of_scaling(run, c, s->info->n_ctx_train);
+    }
     c->tokenizer = s->info->tokenizer_fingerprint;
     run->create = true;
     *ret = c;

@@ -13,6 +13,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/err.h"
 #include "runtime/engine.h"
+#include "session/rope_words.h"
 
 #define STEP 256 // rows of a prefill step: the most that the engine runs in one pass
 #define PAGE 64  // tokens of a KV page
@@ -24,6 +25,7 @@ struct args {
     struct rn_model_args model;
     uint32_t prefill, decode, repetitions;
     struct rn_numbers depths;
+    struct rn_rope_scaling rope;
     bool json;
 };
 
@@ -102,12 +104,14 @@ static uint32_t window_of(const struct bench *b, uint64_t depth)
 {
     uint64_t more = b->args->prefill > b->args->decode ? b->args->prefill : b->args->decode;
     uint64_t n = depth + more < MIN_WINDOW ? MIN_WINDOW : depth + more;
-    return n < b->info->n_ctx_train ? (uint32_t)n : b->info->n_ctx_train;
+    uint32_t most = rn_rope_max_n(b->args->rope, b->info->n_ctx_train);
+    return n < most ? (uint32_t)n : most;
 }
 
 static int make_sequence(struct bench *b, uint32_t n, struct rn_seq **ret, struct rn_err *err)
 {
-    struct rn_seq_params params = {.n = n, .sinks = SINKS < n / 4 ? SINKS : n / 4, .evict = RN_EVICT_TOKEN};
+    struct rn_seq_params params = {.n = n, .sinks = SINKS < n / 4 ? SINKS : n / 4, .evict = RN_EVICT_TOKEN,
+                                   .rope = rn_rope_for(b->args->rope, n, b->info->n_ctx_train)};
     return rn_seq_create(ret, b->engine, &params, err);
 }
 
@@ -277,9 +281,9 @@ static int prepare(struct bench *b, struct rn_err *err)
         b->ids[i] = (uint32_t)((i + 1) * 2654435761ull % b->info->n_vocab); // spread over the embedding, as text would be
     }
     for (size_t i = 0; i < b->args->depths.n; i++) {
-        if (b->args->depths.data[i] > b->info->n_ctx_train) {
-            return rn_err_set(err, -EINVAL, "-d has %llu, the model was trained for %u tokens", (unsigned long long)b->args->depths.data[i],
-                              b->info->n_ctx_train);
+        if (b->args->depths.data[i] > rn_rope_max_n(b->args->rope, b->info->n_ctx_train)) {
+            return rn_err_set(err, -EINVAL, "-d has %llu, the model was trained for %u tokens (see --rope-scaling)",
+                              (unsigned long long)b->args->depths.data[i], b->info->n_ctx_train);
         }
     }
     return 0;
@@ -322,7 +326,7 @@ int rn_verb_bench(int argc, char *const *argv)
     if (!rn_cli_parse(&set, &args, argc, argv, NULL, &code)) {
         return code;
     }
-    if (rn_model_check(args.model.model, &err) < 0) {
+    if (rn_model_check(args.model.model, &err) < 0 || rn_model_rope(&args.model, &args.rope, &err) < 0) {
         code = rn_cli_fail(RN_CLI_USAGE, &err);
     } else if (rn_model_open(&engine, &args.model, &err) < 0) {
         code = rn_cli_fail_input(&err);

@@ -189,6 +189,7 @@ int rn_verb_eval(int argc, char *const *argv)
         return code;
     }
     int r = rn_model_check(args.model.model, &err);
+    r = r < 0 ? r : rn_model_rope(&args.model, &args.replay.rope, &err);
     if (r == 0 && !args.ids_file == !args.text_file) {
         r = rn_err_set(&err, -EINVAL, "say what to evaluate with one of --ids-file FILE and -f FILE");
     }

@@ -193,7 +193,7 @@ int rn_verb_logits(int argc, char *const *argv)
     if (!rn_cli_parse(&set, &args, argc, argv, NULL, &code)) {
         return code;
     }
-    if (rn_model_check(args.model.model, &err) < 0 ||
+    if (rn_model_check(args.model.model, &err) < 0 || rn_model_rope(&args.model, &args.replay.rope, &err) < 0 ||
         (!args.ids_file && rn_err_set(&err, -EINVAL, "no ids: say which with --ids-file FILE"))) {
         code = rn_cli_fail(RN_CLI_USAGE, &err);
     } else if (rn_model_open(&engine, &args.model, &err) < 0) {

@@ -9,16 +9,19 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
+#include "session/rope_words.h"
 
 #define MODEL(field) offsetof(struct rn_model_args, field)
 #define WINDOW(field) offsetof(struct rn_window_args, field)
 #define SAMPLING(field) offsetof(struct rn_sampling_args, field)
 
-const struct rn_option rn_model_options[4] = {
+const struct rn_option rn_model_options[5] = {
     {"-m", "FILE", RN_OPTION_STRING, MODEL(model), "the model, a GGUF file"},
     {"--threads", "T", RN_OPTION_U32, MODEL(threads), "CPU threads; 0 = physical cores", .max = 1024, .preset = "0"},
     {"--cpu-mask", "ROWS", RN_OPTION_STRING, MODEL(cpu_mask), "kernel rows to hide, separated by commas"},
     {"--kv", "TYPE", RN_OPTION_CHOICE, MODEL(kv), "type of the KV cells", .choices = "q8_0|f16", .preset = "q8_0"},
+    {"--rope-scaling", "KIND", RN_OPTION_STRING, MODEL(rope_scaling),
+     "to go beyond the trained length: linear or yarn, perhaps with :FACTOR, else N / trained length", .preset = "none"},
 };
 
 const struct rn_option rn_window_options[3] = {
@@ -115,6 +118,12 @@ enum rn_evict rn_window_evict(const struct rn_window_args *args)
 int rn_model_check(const char *model, struct rn_err *err)
 {
     return model ? 0 : rn_err_set(err, -EINVAL, "no model: say which with -m FILE");
+}
+
+int rn_model_rope(const struct rn_model_args *args, struct rn_rope_scaling *ret, struct rn_err *err)
+{
+    int r = rn_rope_parse(args->rope_scaling, ret, err);
+    return r < 0 ? rn_err_prefix(err, "--rope-scaling") : 0;
 }
 
 struct progress {

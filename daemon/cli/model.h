@@ -12,14 +12,17 @@ struct rn_err;
 struct rn_model_args {
     const char *model;
     uint32_t threads;
-    const char *cpu_mask, *kv;
+    const char *cpu_mask, *kv, *rope_scaling;
 };
-extern const struct rn_option rn_model_options[4];
+extern const struct rn_option rn_model_options[5];
 
 /* Loads the model; a load of more than a second shows its progress on standard error. -EINVAL when none was named. */
 int rn_model_open(struct rn_engine **ret, const struct rn_model_args *args, struct rn_err *err);
 /* -EINVAL: -m was not given. */
 int rn_model_check(const char *model, struct rn_err *err);
+
+/* --rope-scaling. -EINVAL: it is none. */
+int rn_model_rope(const struct rn_model_args *args, struct rn_rope_scaling *ret, struct rn_err *err);
 
 struct rn_window_args {
     int64_t window, sinks; /* -1 = not given */

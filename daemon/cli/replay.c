@@ -5,6 +5,7 @@
 #include "daemon/cli/cli.h"
 #include "runtime/base/err.h"
 #include "runtime/text.h"
+#include "session/rope_words.h"
 
 #define MIN_WINDOW 16 // the engine's
 #define AUTO_SINKS 4  // with a window and without messages: min(4, N / 4)
@@ -38,12 +39,12 @@ static int set_turns(struct rn_replay *r, const struct rn_numbers *places, struc
 static int make_sequence(struct rn_replay *r, const struct rn_replay_args *args, struct rn_err *err)
 {
     const struct rn_engine_info *info = rn_engine_info(r->engine);
+    uint32_t most = rn_rope_max_n(args->rope, info->n_ctx_train);
     uint64_t n = r->ids->len < MIN_WINDOW ? MIN_WINDOW : r->ids->len;
     if (args->window.window >= 0) {
         n = (uint64_t)args->window.window;
-    } else if (n > info->n_ctx_train) {
-        return rn_err_set(err, -EINVAL, "%zu ids do not fit into the trained length of %u at once: say --window N", r->ids->len,
-                          info->n_ctx_train);
+    } else if (n > most) {
+        return rn_err_set(err, -EINVAL, "%zu ids do not fit into the trained length of %u at once: say --window N", r->ids->len, most);
     }
     if (args->window.sinks >= 0) {
         r->sinks = (uint64_t)args->window.sinks;
@@ -51,9 +52,9 @@ static int make_sequence(struct rn_replay *r, const struct rn_replay_args *args,
         r->sinks = n / 4 < AUTO_SINKS ? n / 4 : AUTO_SINKS;
     }
     r->origin = args->origin ? args->origin : r->sinks;
-    if (n > info->n_ctx_train) {
-        return rn_err_set(err, -EINVAL, "--window is %llu, expected %d to %u, the trained length", (unsigned long long)n, MIN_WINDOW,
-                          info->n_ctx_train);
+    if (n > most) {
+        return rn_err_set(err, -EINVAL, "--window is %llu, expected %d to %u, the trained length%s", (unsigned long long)n, MIN_WINDOW, most,
+                          most > info->n_ctx_train ? " times the factor of --rope-scaling" : "");
     }
     if (r->sinks > n / 2) {
         return rn_err_set(err, -EINVAL, "--sinks is %llu, expected at most %llu, half of the window", (unsigned long long)r->sinks,
@@ -63,8 +64,11 @@ static int make_sequence(struct rn_replay *r, const struct rn_replay_args *args,
         return rn_err_set(err, -EINVAL, "--origin is %llu, expected at least %llu, the number of pinned tokens",
                           (unsigned long long)r->origin, (unsigned long long)r->sinks);
     }
-    struct rn_seq_params params = {
-        .n = (uint32_t)n, .sinks = (uint32_t)r->sinks, .evict = rn_window_evict(&args->window), .origin = args->origin};
+    struct rn_seq_params params = {.n = (uint32_t)n,
+                                   .sinks = (uint32_t)r->sinks,
+                                   .evict = rn_window_evict(&args->window),
+                                   .origin = args->origin,
+                                   .rope = rn_rope_for(args->rope, (uint32_t)n, info->n_ctx_train)};
     return rn_seq_create(&r->seq, r->engine, &params, err);
 }
 

@@ -10,6 +10,7 @@
 
 struct rn_replay_args {
     struct rn_window_args window;
+    struct rn_rope_scaling rope;   /* as asked for; the verb sets it from the model's options */
     struct rn_numbers turn_starts; /* places in the list of ids, ascending */
     uint32_t chunk;                /* rows per step */
     uint64_t origin;               /* index of the first token that is not pinned; 0 = the number of pinned ones */

@@ -88,7 +88,9 @@ static bool is_raw(const struct args *a)
 
 static int check(const struct args *a, struct rn_err *err)
 {
+    struct rn_rope_scaling rope; // whether it is one
     int r = rn_model_check(a->model.model, err);
+    r = r < 0 ? r : rn_model_rope(&a->model, &rope, err);
     if (r < 0) {
         return r;
     }
@@ -320,6 +322,7 @@ static int print_end(const struct args *a, const struct rn_ids *prompt_ids, cons
 static int start(struct rn_service **ret, struct rn_engine *e, const struct args *a, struct answer *answer, struct rn_err *err)
 {
     uint32_t trained = rn_engine_info(e)->n_ctx_train;
+    struct rn_rope_scaling rope = {0};
     uint32_t window = a->window.window >= 0 ? (uint32_t)a->window.window : trained < DEFAULT_WINDOW ? trained : DEFAULT_WINDOW;
     struct rn_service_params params = {.engine = e,
                                        .window = window,
@@ -328,7 +331,9 @@ static int start(struct rn_service **ret, struct rn_engine *e, const struct args
                                        .max_concurrent = 1,
                                        .on_event = on_event,
                                        .user = answer};
-    int r = rn_queue_create(&answer->events, EVENTS, NULL, NULL, err);
+    int r = rn_model_rope(&a->model, &rope, err);
+    params.rope = rope;
+    r = r < 0 ? r : rn_queue_create(&answer->events, EVENTS, NULL, NULL, err);
     return r < 0 ? r : rn_service_start(ret, &params, err);
 }
 

@@ -76,7 +76,8 @@ const struct rn_text *rn_engine_text(const struct rn_engine *e)
 
 int rn_seq_create(struct rn_seq **ret, struct rn_engine *e, const struct rn_seq_params *p, struct rn_err *err)
 {
-    if (p->n < 16 || p->n > e->fake.n_ctx_train || p->sinks > p->n / 2 || (p->origin && p->origin < p->sinks)) {
+    double most = e->fake.n_ctx_train * (p->rope.kind ? (double)p->rope.factor : 1);
+    if (p->n < 16 || p->n > most || (p->rope.kind && p->rope.factor < 1) || p->sinks > p->n / 2 || (p->origin && p->origin < p->sinks)) {
         return rn_err_set(err, -EINVAL, "bad parameters");
     }
     struct rn_seq *s = calloc(1, sizeof *s);
@@ -290,7 +291,9 @@ static uint64_t mix(uint64_t h)
 
 static void run_token(struct rn_seq *s, uint32_t id, bool turn)
 {
-    uint64_t t = rn_seq_head(s), base = rule(s, t, newest_base(s), turn), value = mix(id + 1);
+    const struct rn_rope_scaling *p = &s->p.rope; // a token is another one at other angles
+    uint64_t t = rn_seq_head(s), base = rule(s, t, newest_base(s), turn);
+    uint64_t value = mix(id + 1 + 1000 * (uint64_t)p->kind + 10000 * (uint64_t)(p->factor * 100));
     for (size_t i = 0; i < s->p.sinks && i < s->len; i++) {
         value = mix(value ^ s->values[i]);
     }

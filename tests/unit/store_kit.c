@@ -150,6 +150,7 @@ struct rn_store_job *kit_begin(const char *session, uint32_t turn, bool create)
     job->session.origin = 4;
     job->session.lead = 3;
     job->session.evict = RN_EVICT_TOKEN;
+    job->session.rope = (struct rn_rope_scaling){RN_ROPE_YARN, 1.1f};
     job->session.tokenizer_fingerprint = 0xfedcba9876543210u;
     job->session.model_id = rn_mem_strdup("a-model");
     job->session.instructions = rn_mem_strdup("Be brief.");

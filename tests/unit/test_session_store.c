@@ -57,6 +57,46 @@ static void every_restart_goes_unnoticed(void **state)
     }
 }
 
+static void a_session_keeps_its_rope_scaling(void **state)
+{
+    (void)state;
+    struct kit k;
+    char dir[64], prompt[4096], first[RN_ID_BYTES];
+    kit_temp_dir(dir);
+    kit_open(&k);
+    k.fake->n_ctx_train = 512;
+    k.params.window = 700;
+    k.params.rope = (struct rn_rope_scaling){RN_ROPE_YARN, 0};
+    kit_start(&k, dir);
+    const struct rn_seq_params p = {.n = 700, .sinks = 18, .evict = RN_EVICT_TURN, .rope = {RN_ROPE_YARN, 1.5f}}; // 700 / 512, rounded up
+    struct kit_reply *r = kit_ask(&k, "one", NULL);
+    const char *warning = json_string_value(json_array_get(json_object_get(r->last->record, "warnings"), 0));
+    assert_non_null(warning);
+    assert_non_null(strstr(warning, "yarn:1.5"));
+    assert_non_null(strstr(warning, "trained length 512"));
+    assert_string_equal(r->text, kit_expect(&k, &p, LEAD USER("one") ASK, 24));
+    strcpy(first, r->response);
+    // Another daemon's settings are for its new sessions.
+    k.params.window = 512;
+    k.params.rope = (struct rn_rope_scaling){0};
+    snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK, r->last->text);
+    restart(&k, dir);
+    r = kit_ask(&k, "two", first);
+    assert_int_equal(json_array_size(json_object_get(r->last->record, "warnings")), 0);
+    assert_string_equal(r->text, kit_expect(&k, &p, prompt, 24));
+    r = kit_ask(&k, "two", first); // a fork
+    assert_string_equal(r->text, kit_expect(&k, &p, prompt, 24));
+    r = kit_ask(&k, "one", NULL);
+    assert_string_equal(r->text, kit_expect(&k, &P512, LEAD USER("one") ASK, 24));
+    struct rn_request *req = kit_request("one", NULL);
+    req->window = 700;
+    r = kit_wait(&k, kit_send(&k, req));
+    assert_int_equal(r->last->kind, RN_EVENT_ERROR);
+    assert_string_equal(r->last->param, "runnel.window");
+    kit_close(&k);
+    kit_remove_dir(dir);
+}
+
 static void a_long_session_is_rebased_once(void **state)
 {
     (void)state;
@@ -451,6 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kill_loses_no_finished_turn), // first: it forks
         cmocka_unit_test(every_restart_goes_unnoticed),
+        cmocka_unit_test(a_session_keeps_its_rope_scaling),
         cmocka_unit_test(a_long_session_is_rebased_once),
         cmocka_unit_test(old_positions_fork_after_a_restart),
         cmocka_unit_test(two_requests_that_load_the_same_session),

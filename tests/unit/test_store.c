@@ -51,6 +51,8 @@ static void a_turn_comes_back_after_reopening(void **state)
     assert_int_equal(se->origin, 4);
     assert_int_equal(se->lead, 3);
     assert_int_equal(se->evict, RN_EVICT_TOKEN);
+    assert_int_equal(se->rope.kind, RN_ROPE_YARN);
+    assert_true(se->rope.factor == 1.1f);
     assert_int_equal(se->evicted, 1);
     assert_int_equal(se->created_at, 1000);
     assert_int_equal(se->last_used, 1001);

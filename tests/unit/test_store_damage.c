@@ -201,6 +201,25 @@ static void newer_and_foreign_databases_are_refused(void **state)
     assert_open_fails("/proc/none", -ENOENT, "/proc/none");
 }
 
+static void a_database_of_before_rope_scaling_is_brought_up_to_date(void **state)
+{
+    struct rn_store *s = kit_open(*state);
+    kit_turn(s, "sess_a", 0);
+    rn_store_close(s);
+    raw(*state, "ALTER TABLE sessions DROP COLUMN rope");
+    raw(*state, "PRAGMA user_version = 1");
+    s = kit_open(*state);
+    struct rn_store_job *job = kit_load(s, "sess_a");
+    kit_assert_turns(job, 1);
+    assert_int_equal(job->session.rope.kind, RN_ROPE_AS_TRAINED);
+    rn_store_job_destroy(job);
+    kit_turn(s, "sess_b", 0);
+    job = kit_load(s, "sess_b");
+    assert_int_equal(job->session.rope.kind, RN_ROPE_YARN);
+    rn_store_job_destroy(job);
+    rn_store_close(s);
+}
+
 static void foreign_application_is_refused(void **state)
 {
     rn_store_close(kit_open(*state));
@@ -221,6 +240,8 @@ static void damaged_rows_are_errors_that_name_them(void **state)
         {"UPDATE sessions SET head = 10", "responses", "resp_sess_a_"},
         {"UPDATE sessions SET sinks = 9999", "sessions", "sess_a"},
         {"UPDATE sessions SET evict = 'never'", "sessions", "sess_a"},
+        {"UPDATE sessions SET rope = 'yarn'", "sessions", "sess_a"}, // a session has a factor
+        {"UPDATE sessions SET rope = 'linear:-2'", "sessions", "sess_a"},
         {"UPDATE sessions SET title = cast(x'410042' AS TEXT)", "sessions", "sess_a"},
         {"UPDATE sessions SET last_response_id = printf('%.*c', 100, 'x')", "sessions", "sess_a"},
         {"UPDATE items SET ordinal = 99 WHERE ordinal = 1", "items", "sess_a' item 1"},
@@ -460,7 +481,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, kit_setup, kit_teardown)
     const struct CMUnitTest tests[] = {
         T(a_crash_between_the_transactions_leaves_the_parent), T(kill_9_loses_no_acknowledged_turn),
-        T(a_second_opener_is_refused_with_the_pid), T(newer_and_foreign_databases_are_refused), T(foreign_application_is_refused),
+        T(a_second_opener_is_refused_with_the_pid), T(newer_and_foreign_databases_are_refused), T(a_database_of_before_rope_scaling_is_brought_up_to_date), T(foreign_application_is_refused),
         T(damaged_rows_are_errors_that_name_them), T(flipped_bytes_never_crash),
         T(a_damaged_session_does_not_keep_the_others_from_recovering), T(a_full_disk_is_reported_and_gone_when_there_is_room),
         T(a_full_database_rolls_back), T(every_allocation_may_fail),
