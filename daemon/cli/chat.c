@@ -315,7 +315,6 @@ static int ask(struct chat *c, const char *line, size_t len, struct rn_err *err)
         return err->code;
     }
     bool was_open = c->client != NULL;
-    interrupted = 0;
     c->exit_code = RN_CLI_OK;
     int r = ask_once(c, question, err);
     if (r == -ENOTCONN && was_open && !c->any) {
