@@ -319,10 +319,14 @@ $('skip').addEventListener('click', (event) => {
 });
 for (const id of ['new', 'new-narrow']) {
     $(id).addEventListener('click', (event) => {
-        if (current.id === null && location.hash === '#/') {
-            event.preventDefault(); // the address would not change: a first message may be on its way
-            go();
+        if (event.ctrlKey || event.metaKey || event.shiftKey) {
+            return; // the person wants another tab or window
         }
+        event.preventDefault(); // at once, and also when the address would not change: a first message may be on its way
+        if (location.hash !== '#/') {
+            history.pushState(null, '', '#/');
+        }
+        go();
     });
 }
 document.addEventListener('keydown', (event) => {
