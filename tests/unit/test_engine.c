@@ -590,6 +590,46 @@ static void a_step_that_fails_behind_the_gap_changes_nothing(void **state)
     assert_true(n_failed > 3);
 }
 
+/* What a sequence was promised is enough for any length, one prefill chunk at a time, even when nothing more is free. */
+static void a_promise_is_enough(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n, sinks, sliding;
+        uint64_t origin;
+    } cases[] = {{64, 4, 300, 0}, {64, 32, 1000, 0}, {200, 70, 40, 0}, {400, 200, 40, 500}, {400, 200, 300, 5000}};
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gguf_llama model = gemma;
+        model.sliding = cases[i].sliding;
+        struct rn_seq_params p = {.n = cases[i].n, .sinks = cases[i].sinks, .origin = cases[i].origin, .evict = RN_EVICT_TOKEN};
+        struct rn_engine *e = kit_engine(&model, &(struct rn_engine_params){.n_threads = 1});
+        struct rn_seq *s = kit_seq(e, &p);
+        assert_int_equal(rn_seq_reserve(s, NULL), 0);
+        uint64_t promised = rn_engine_pool(e)->reserved;
+        rn_seq_destroy(s);
+        kit_engine_destroy(e);
+        e = kit_engine(&model, &(struct rn_engine_params){.n_threads = 1, .max_resident = promised});
+        s = kit_seq(e, &p);
+        assert_int_equal(rn_seq_reserve(s, NULL), 0);
+        uint32_t ids[256] = {0};
+        for (int chunk = 0; chunk < 12; chunk++) {
+            struct rn_step_entry entry = {.seq = s, .ids = ids, .n_ids = chunk == 5 ? 77 : 256};
+            struct rn_err err = {0};
+            int r = rn_engine_step(e, &entry, 1, &err);
+            if (r == -ENOMEM) {
+                rn_seq_trim(s);
+                r = rn_engine_step(e, &entry, 1, &err);
+            }
+            if (r < 0) {
+                fail_msg("N %u, S %u, sliding window %u, chunk %d: %s", p.n, p.sinks, model.sliding, chunk, err.text);
+            }
+            rn_seq_accept(s, rn_seq_head(s));
+        }
+        rn_seq_destroy(s);
+        kit_engine_destroy(e);
+    }
+}
+
 /* ---- far positions -------------------------------------------------------------------------------------------------------------------- */
 
 static double kl(const float *p, const float *q, uint32_t n)
@@ -713,6 +753,7 @@ int main(void)
         cmocka_unit_test(reading_again_is_exact),
         cmocka_unit_test(a_far_origin_costs_no_pages),
         cmocka_unit_test(a_step_that_fails_behind_the_gap_changes_nothing),
+        cmocka_unit_test(a_promise_is_enough),
         cmocka_unit_test(far_positions_are_as_good),
         cmocka_unit_test(bad_steps_are_refused),
         cmocka_unit_test(bad_engines_are_refused),
