@@ -1,5 +1,5 @@
 /* Speed of the matrix kernels: GB/s of weights and GMAC/s, beside the machine's own limits measured in the same minute. The matrices
- * have the default model's rows (576 and 1536 columns) and are large enough to come from memory; threads claim pieces, as in the
+ * have the default model's rows (576 and 1536 columns) and are large enough to come from memory; threads take pieces, as in the
  * engine. */
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "runtime/cpu/repack.h"
 #include "tests/kernels/matmul_internal.h"
 
-#define PIECE 8 // row blocks per claim
+#define PIECE 8 // row blocks
 
 struct job {
     struct rn_pool *pool;
@@ -22,10 +22,9 @@ struct job {
 
 static void job_thread(void *arg, uint32_t thread)
 {
-    (void)thread;
     const struct job *j = arg;
-    for (uint32_t b; (b = rn_pool_claim(j->pool, PIECE)) < j->n_blocks;) {
-        j->fn(j->args, b, b + PIECE < j->n_blocks ? b + PIECE : j->n_blocks);
+    for (struct rn_loop l = rn_loop_begin(j->pool, thread, j->n_blocks, PIECE); rn_loop_next(&l);) {
+        j->fn(j->args, l.at, l.end);
     }
 }
 
