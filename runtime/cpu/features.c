@@ -1,5 +1,6 @@
-/* What this machine offers: instruction sets (cpuid, and the operating system's word that it saves the wide registers) and the cores
- * this process may use (affinity, hyper-threads counted once, cgroup quota). Reads of /sys and /proc that fail mean "no limit". */
+/* What this machine offers: instruction sets (x86: cpuid, and the operating system's word that it saves the wide registers; ARM: the
+ * auxiliary vector) and the cores this process may use (affinity, hyper-threads counted once, cgroup quota). Reads of /sys and /proc
+ * that fail mean "no limit". */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -7,6 +8,9 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include "runtime/cpu/cpu.h"
@@ -50,6 +54,14 @@ uint32_t rn_cpu_features(void)
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
         ret |= has_bits(a, LEAF_7_1_EAX_AVX_VNNI) ? RN_CPU_AVX_VNNI : 0;
     }
+    return ret;
+}
+#elif defined(__aarch64__)
+uint32_t rn_cpu_features(void)
+{
+    uint32_t ret = 0;
+    ret |= getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? RN_CPU_NEON_DOTPROD : 0;
+    ret |= getauxval(AT_HWCAP2) & HWCAP2_I8MM ? RN_CPU_NEON_I8MM : 0;
     return ret;
 }
 #else

@@ -28,6 +28,8 @@ enum rn_cpu_feature { /* bits */
     RN_CPU_AVX512 = 4,       /* F, BW, VL, DQ */
     RN_CPU_AVX512_VNNI = 8,
     RN_CPU_AVX_VNNI = 16,
+    RN_CPU_NEON_DOTPROD = 32,
+    RN_CPU_NEON_I8MM = 64,
 };
 
 /* Weight types, each once: those whose products run on int8 activations, and those that multiply floats. X(TYPE, name). */
@@ -55,7 +57,7 @@ typedef void (*rn_cpu_fn)(void); /* cast to the operation's type below */
 
 struct rn_cpu_row {
     enum rn_cpu_op op;
-    const char *name;      /* "avx512vnni", "avxvnni", "avx2", "c" */
+    const char *name;      /* "avx512vnni", "avxvnni", "avx2", "neon_i8mm", "neon_dotprod", "c" */
     uint32_t features;     /* all must be there */
     rn_cpu_fn fn;
 };
@@ -74,7 +76,7 @@ struct rn_cpu_product {
 const struct rn_cpu_product *rn_cpu_product_find(enum rn_dtype type);
 const struct rn_cpu_product *rn_cpu_products(size_t *ret_n);
 
-/* Features of this machine (cpuid). */
+/* Features of this machine (cpuid; on ARM what the system says). */
 uint32_t rn_cpu_features(void);
 
 struct rn_cpu_kernels {

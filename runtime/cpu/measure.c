@@ -74,6 +74,12 @@ static const struct kind {
 #ifdef RN_CPU_HAVE_AVX2
     {RN_CPU_AVX2_FMA, rn_probe_read_avx2, rn_probe_int8_avx2, 100000},
 #endif
+#ifdef RN_CPU_HAVE_NEON_I8MM
+    {RN_CPU_NEON_DOTPROD | RN_CPU_NEON_I8MM, rn_probe_read_neon_dotprod, rn_probe_int8_neon_i8mm, 100000},
+#endif
+#ifdef RN_CPU_HAVE_NEON_DOTPROD
+    {RN_CPU_NEON_DOTPROD, rn_probe_read_neon_dotprod, rn_probe_int8_neon_dotprod, 100000},
+#endif
     {0, read_plain, macs_plain, 4000},
 };
 

@@ -26,6 +26,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
+#include "runtime/cpu/flush_internal.h"
 #include "runtime/cpu/pool.h"
 
 #define MAX_THREADS 1024
@@ -57,39 +58,14 @@ struct rn_pool {
     } seat[];
 };
 
-#ifdef __SSE__
-#define FTZ_DAZ 0x8040u
-static unsigned flush_denormals(void)
-{
-    unsigned old = _mm_getcsr();
-    _mm_setcsr(old | FTZ_DAZ);
-    return old;
-}
-
-static void restore_mode(unsigned old)
-{
-    _mm_setcsr((_mm_getcsr() & ~FTZ_DAZ) | (old & FTZ_DAZ));
-}
-
 static void relax(void)
 {
+#if defined(__SSE__)
     _mm_pause();
-}
-#else
-static unsigned flush_denormals(void)
-{
-    return 0;
-}
-
-static void restore_mode(unsigned old)
-{
-    (void)old;
-}
-
-static void relax(void)
-{
-}
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); // some 10 ns; "yield" does nothing on most cores
 #endif
+}
 
 /* The i-th round of waiting for another thread. */
 static void pause_or_yield(int i)
@@ -154,7 +130,7 @@ static void *worker_main(void *user)
 {
     struct worker *w = user;
     struct rn_pool *p = w->pool;
-    (void)flush_denormals(); // for the whole life of the thread
+    (void)rn_flush_denormals(); // for the whole life of the thread
     for (unsigned seen = 0;;) {
         wait_epoch(p, seen);
         seen = atomic_load(&p->epoch);
@@ -230,7 +206,7 @@ uint32_t rn_pool_threads(const struct rn_pool *p)
 
 void rn_pool_run(struct rn_pool *p, rn_pool_fn fn, void *arg)
 {
-    unsigned mode = flush_denormals();
+    uint64_t mode = rn_flush_denormals();
     p->seat[0].loop = 0;
     atomic_store_explicit(&p->place, 0, memory_order_relaxed);
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
@@ -247,7 +223,7 @@ void rn_pool_run(struct rn_pool *p, rn_pool_fn fn, void *arg)
             pause_or_yield(i);
         }
     }
-    restore_mode(mode);
+    rn_flush_restore(mode);
 }
 
 struct rn_loop rn_loop_begin(struct rn_pool *p, uint32_t thread, uint32_t n, uint32_t piece)

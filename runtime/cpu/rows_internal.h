@@ -1,7 +1,8 @@
 /* Prototypes of all kernel rows, for table.c only. A row's function is named rn_<op>_<row>: rn_mm1_q4_0_c, rn_norm_avx512vnni.
  *
  * One static library per instruction set defines its rows; RN_CPU_HAVE_AVX512VNNI and its like say that this build contains that library.
- * avxvnni has only what 8-bit dot products make faster than avx2.
+ * avxvnni has only what 8-bit dot products make faster than avx2, and neon_i8mm only what 8-bit matrix products make faster than
+ * neon_dotprod.
  * Thread: any; all functions are pure (kernels.h). */
 #pragma once
 
@@ -21,6 +22,9 @@
 #define DECLARE_QUANT_AVXVNNI(TYPE, name) RN_CPU_DECLARE_QUANT(name, avxvnni)
 #define DECLARE_QUANT_AVX2(TYPE, name) RN_CPU_DECLARE_QUANT(name, avx2)
 #define DECLARE_FLOAT_AVX2(TYPE, name) RN_CPU_DECLARE_FLOAT(name, avx2)
+#define DECLARE_QUANT_NEON_I8MM(TYPE, name) RN_CPU_DECLARE_QUANT(name, neon_i8mm)
+#define DECLARE_QUANT_NEON_DOTPROD(TYPE, name) RN_CPU_DECLARE_QUANT(name, neon_dotprod)
+#define DECLARE_FLOAT_NEON_DOTPROD(TYPE, name) RN_CPU_DECLARE_FLOAT(name, neon_dotprod)
 
 RN_CPU_QUANT_TYPES(DECLARE_QUANT_C)
 RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_C)
@@ -29,6 +33,9 @@ RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_AVX512VNNI)
 RN_CPU_QUANT_TYPES(DECLARE_QUANT_AVXVNNI)
 RN_CPU_QUANT_TYPES(DECLARE_QUANT_AVX2)
 RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_AVX2)
+RN_CPU_QUANT_TYPES(DECLARE_QUANT_NEON_I8MM)
+RN_CPU_QUANT_TYPES(DECLARE_QUANT_NEON_DOTPROD)
+RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_NEON_DOTPROD)
 // clang-format on
 
 #define RN_CPU_DECLARE_ROW(row)                                                                                                            \
@@ -47,6 +54,7 @@ RN_CPU_FLOAT_TYPES(DECLARE_FLOAT_AVX2)
 RN_CPU_DECLARE_ROW(c);
 RN_CPU_DECLARE_ROW(avx512vnni);
 RN_CPU_DECLARE_ROW(avx2);
+RN_CPU_DECLARE_ROW(neon_dotprod);
 void rn_attn_q8_0_avxvnni(const struct rn_attn_args *args);
 
 /* ---- Probes of measure.c, beside the rows of the same instruction set ---------------------------------------------------------- */
@@ -54,9 +62,12 @@ void rn_attn_q8_0_avxvnni(const struct rn_attn_args *args);
 /* Reads `bytes` (a multiple of 256) at p, 64-byte aligned; returns something that depends on all of them. */
 uint64_t rn_probe_read_avx512vnni(const void *p, size_t bytes);
 uint64_t rn_probe_read_avx2(const void *p, size_t bytes);
+uint64_t rn_probe_read_neon_dotprod(const void *p, size_t bytes);
 
 /* n_rounds rounds of independent multiply-add chains from registers; returns something that depends on all of them. */
 #define RN_PROBE_INT8_MACS 1024 /* multiply-adds per round */
 uint64_t rn_probe_int8_avx512vnni(uint64_t n_rounds, uint32_t seed);
 uint64_t rn_probe_int8_avxvnni(uint64_t n_rounds, uint32_t seed);
 uint64_t rn_probe_int8_avx2(uint64_t n_rounds, uint32_t seed);
+uint64_t rn_probe_int8_neon_i8mm(uint64_t n_rounds, uint32_t seed);
+uint64_t rn_probe_int8_neon_dotprod(uint64_t n_rounds, uint32_t seed);

@@ -25,6 +25,16 @@
 #else
 #define ROW_AVX2(op, fn)
 #endif
+#ifdef RN_CPU_HAVE_NEON_I8MM
+#define ROW_NEON_I8MM(op, fn) {op, "neon_i8mm", RN_CPU_NEON_DOTPROD | RN_CPU_NEON_I8MM, (rn_cpu_fn)fn##_neon_i8mm},
+#else
+#define ROW_NEON_I8MM(op, fn)
+#endif
+#ifdef RN_CPU_HAVE_NEON_DOTPROD
+#define ROW_NEON_DOTPROD(op, fn) {op, "neon_dotprod", RN_CPU_NEON_DOTPROD, (rn_cpu_fn)fn##_neon_dotprod},
+#else
+#define ROW_NEON_DOTPROD(op, fn)
+#endif
 #define ROW_C(op, fn) {op, "c", 0, (rn_cpu_fn)fn##_c},
 
 // The macros below bring their own commas.
@@ -32,17 +42,22 @@
 #define ROWS(op, fn)           \
     ROW_AVX512VNNI(op, fn)     \
     ROW_AVX2(op, fn)           \
+    ROW_NEON_DOTPROD(op, fn)   \
     ROW_C(op, fn)
 #define ROWS_INT8(op, fn)      \
     ROW_AVX512VNNI(op, fn)     \
     ROW_AVXVNNI(op, fn)        \
     ROW_AVX2(op, fn)           \
+    ROW_NEON_DOTPROD(op, fn)   \
     ROW_C(op, fn)
+#define ROWS_MANY(op, fn)      \
+    ROW_NEON_I8MM(op, fn)      \
+    ROWS_INT8(op, fn)
 
 #define ROWS_QUANT(TYPE, name)                    \
     ROWS_INT8(RN_CPU_MM1_##TYPE, rn_mm1_##name)   \
-    ROWS_INT8(RN_CPU_MMF_##TYPE, rn_mmf_##name)   \
-    ROWS_INT8(RN_CPU_MMN_##TYPE, rn_mmn_##name)
+    ROWS_MANY(RN_CPU_MMF_##TYPE, rn_mmf_##name)   \
+    ROWS_MANY(RN_CPU_MMN_##TYPE, rn_mmn_##name)
 #define ROWS_FLOAT(TYPE, name) ROWS(RN_CPU_MM_##TYPE, rn_mm_##name)
 
 static const struct rn_cpu_row rows[] = {
@@ -130,7 +145,7 @@ const char *rn_cpu_op_name(enum rn_cpu_op op)
 }
 
 /* Names that --cpu-mask knows, whether or not this build has them, so that one command line works on every machine. */
-static const char *const row_names[] = {"avx512vnni", "avxvnni", "avx2", "c"};
+static const char *const row_names[] = {"avx512vnni", "avxvnni", "avx2", "neon_i8mm", "neon_dotprod", "c"};
 
 static bool name_is(const char *name, const char *word, size_t len)
 {
@@ -158,8 +173,9 @@ static int mask_check(const char *mask, struct rn_err *err)
             known = known || name_is(row_names[i], p, len);
         }
         if (!known) {
-            return rn_err_set(err, -EINVAL, "cpu mask: no kernel row is called '%.*s' (known: avx512vnni, avxvnni, avx2, c)", (int)(len > 64 ? 64 : len),
-                              p);
+            return rn_err_set(err, -EINVAL,
+                              "cpu mask: no kernel row is called '%.*s' (known: avx512vnni, avxvnni, avx2, neon_i8mm, neon_dotprod, c)",
+                              (int)(len > 64 ? 64 : len), p);
         }
         p += len + (p[len] == ',');
     }

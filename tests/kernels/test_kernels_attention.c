@@ -12,12 +12,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
+#include "runtime/cpu/flush_internal.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/tensor/backend.h"
 #include "runtime/tensor/dtype.h"
@@ -651,9 +649,7 @@ static void bench(bool q8, uint32_t head_dim, uint32_t n_q)
 
 int main(int argc, char **argv)
 {
-#if defined(__x86_64__)
-    _mm_setcsr(_mm_getcsr() | 0x8040); // flush to zero and denormals are zero, as in the pool's threads
-#endif
+    (void)rn_flush_denormals(); // as in the pool's threads
     if (argc > 1 && strcmp(argv[1], "--bench") == 0) {
         static const uint32_t shapes[][2] = {{64, 3}, {64, 1}, {64, 15}, {128, 4}, {128, 16}};
         if (setup(NULL) != 0) {

@@ -567,7 +567,7 @@ static void table_is_complete_and_masks_hide_rows(void **state)
     for (uint32_t id = 0; rn_dtype_find(id); id++) { // every type that a file may have can be multiplied
         assert_int_equal(rn_cpu_product_find((enum rn_dtype)id) != NULL, rn_dtype_find(id)->dequant != NULL);
     }
-    assert_int_equal(rn_cpu_kernels_choose(&k, "avx512vnni,avxvnni,avx2,c", NULL), 0);
+    assert_int_equal(rn_cpu_kernels_choose(&k, "avx512vnni,avxvnni,avx2,neon_i8mm,neon_dotprod,c", NULL), 0);
     for (uint32_t op = 0; op < RN_CPU_OP_COUNT; op++) {
         assert_string_equal(k.row[op]->name, "c");
     }

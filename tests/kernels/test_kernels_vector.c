@@ -10,10 +10,8 @@
 #include <cmocka.h>
 #include <math.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
+#include "runtime/cpu/flush_internal.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/tensor/fmath.h"
 
@@ -222,9 +220,7 @@ static void rope_rows_agree_in_both_pairings(void **state)
 
 int main(void)
 {
-#if defined(__x86_64__)
-    _mm_setcsr(_mm_getcsr() | 0x8040); // flush to zero and denormals are zero, as in the pool's threads
-#endif
+    (void)rn_flush_denormals(); // as in the pool's threads
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_rows_agree),
         cmocka_unit_test(add_rows_agree),

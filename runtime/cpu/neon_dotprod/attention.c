@@ -1,0 +1,306 @@
+/* Attention over KV pages with NEON: the bits of plain/attention.c. The plan and its invariants: attention_internal.h. */
+#include "runtime/cpu/rows_internal.h"
+
+#include "runtime/cpu/neon_dotprod/attention_internal.h"
+
+#define BLOCK_V 3 /* queries per pass over V: 24 sums, 3 weights, 2 registers of values */
+#define SLICE 4   /* times 8 of V's dimensions held at once: a group of q8_0 */
+
+/* ---- Which tokens ------------------------------------------------------------------------------------------------------------- */
+
+struct rn_attn_block rn_attn_block_neon(const struct rn_attn_args *args, uint32_t i, uint32_t max_n)
+{
+    while (i < args->n_q && args->lo[i] >= args->hi[i]) {
+        i++;
+    }
+    uint32_t end = i;
+    while (end < args->n_q && args->lo[end] < args->hi[end]) {
+        end++;
+    }
+    struct rn_attn_block b = {.i0 = i, .lo = RN_CHUNK_TOKENS, .all_hi = RN_CHUNK_TOKENS};
+    if (end == i) {
+        return b;
+    }
+    uint32_t n_blocks = (end - i + max_n - 1) / max_n;
+    b.n = (end - i + n_blocks - 1) / n_blocks;
+    for (uint32_t x = i; x < i + b.n; x++) {
+        b.lo = args->lo[x] < b.lo ? args->lo[x] : b.lo;
+        b.hi = args->hi[x] > b.hi ? args->hi[x] : b.hi;
+        b.all_lo = args->lo[x] > b.all_lo ? args->lo[x] : b.all_lo;
+        b.all_hi = args->hi[x] < b.all_hi ? args->hi[x] : b.all_hi;
+    }
+    return b;
+}
+
+bool rn_attn_tile_seen_neon(const struct rn_attn_args *args, const struct rn_attn_block *b, uint32_t j)
+{
+    for (uint32_t x = b->i0; x < b->i0 + b->n; x++) {
+        if (args->lo[x] < j + TILE && args->hi[x] > j) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- Weights ------------------------------------------------------------------------------------------------------------------ */
+
+/* Turns the scores of query i into weights, in place; sets m and l. Unseen tokens of the first and last tile have the weight exp(-inf) = 0,
+ * which leaves a lane's sum as it is. */
+static void softmax(const struct rn_attn_args *args, uint32_t i, float32x4_t max)
+{
+    float *p = args->scratch + i * RN_CHUNK_TOKENS;
+    const float m = vmaxvq_f32(max) + 0.0f; // -0 becomes +0, as in plain C
+    const struct f8 minus_m = f8_all(-m);
+    struct f8 lanes0 = f8_all(0.0f), lanes8 = lanes0;
+    for (uint32_t j = args->lo[i] / TILE * TILE; j < args->hi[i]; j += TILE) {
+        const struct f8 a = f8_exp(f8_add(f8_load(p + j), minus_m)), b = f8_exp(f8_add(f8_load(p + j + 8), minus_m));
+        lanes0 = f8_add(lanes0, a);
+        lanes8 = f8_add(lanes8, b);
+        f8_store(p + j, a);
+        f8_store(p + j + 8, b);
+    }
+    args->m[i] = m;
+    args->l[i] = rn_v_lane_sum(lanes0, lanes8);
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------------------------------- */
+
+INLINE struct f8 load_i8(const uint8_t *p)
+{
+    const int16x8_t v = vmovl_s8(vld1_s8((const int8_t *)p));
+    return (struct f8){vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))};
+}
+
+/* One page of values: v at the first token and dimension; q8: scale at the first token and group. */
+struct values {
+    const uint8_t *v;
+    const float *scale;
+    size_t v_step, scale_step; /* from token to token */
+};
+
+/* o[x][0 .. 8 nz - 1] += weight * value over n_tok tokens, ascending. p[x * 256]: weights of query x. */
+INLINE void add_values(const bool q8, float *o, const float *p, struct values s, uint32_t head_dim, uint32_t n_tok, const uint32_t nz,
+                       const uint32_t n)
+{
+    struct f8 acc[BLOCK_V][SLICE];
+#pragma GCC unroll 3
+    for (uint32_t x = 0; x < n; x++) {
+#pragma GCC unroll 4
+        for (uint32_t z = 0; z < nz; z++) {
+            acc[x][z] = f8_load(o + (size_t)x * head_dim + 8 * z);
+        }
+    }
+    for (uint32_t j = 0; j < n_tok; j++, s.v += s.v_step, s.scale += s.scale_step) {
+        float w[BLOCK_V];
+#pragma GCC unroll 3
+        for (uint32_t x = 0; x < n; x++) {
+            w[x] = q8 ? p[x * RN_CHUNK_TOKENS + j] * *s.scale : p[x * RN_CHUNK_TOKENS + j];
+        }
+#pragma GCC unroll 4
+        for (uint32_t z = 0; z < nz; z++) {
+            const struct f8 v = q8 ? load_i8(s.v + 8 * z) : f8_load_f16(s.v + 16 * z);
+#pragma GCC unroll 3
+            for (uint32_t x = 0; x < n; x++) {
+                acc[x][z] = f8_fma_n(acc[x][z], v, w[x]);
+            }
+        }
+    }
+#pragma GCC unroll 3
+    for (uint32_t x = 0; x < n; x++) {
+#pragma GCC unroll 4
+        for (uint32_t z = 0; z < nz; z++) {
+            f8_store(o + (size_t)x * head_dim + 8 * z, acc[x][z]);
+        }
+    }
+}
+
+/* Tokens [j0, j1) of one page for n queries from i on, all dimensions. */
+INLINE void page(const bool q8, const struct rn_attn_args *args, const float *scales, uint32_t i, uint32_t j0, uint32_t j1,
+                 const uint32_t n)
+{
+    uint32_t head_dim = args->head_dim, slot = j0 % RN_PAGE_TOKENS, d = 0;
+    float *o = args->o + (size_t)i * head_dim;
+    const float *p = args->scratch + i * RN_CHUNK_TOKENS + j0;
+    struct values s = {.scale = scales, .v_step = q8 ? head_dim : 2 * (size_t)head_dim, .scale_step = q8 ? head_dim / RN_GROUP : 0};
+    s.v = args->v[j0 / RN_PAGE_TOKENS] + slot * s.v_step;
+    for (; d + RN_GROUP <= head_dim; d += RN_GROUP) {
+        add_values(q8, o + d, p, s, head_dim, j1 - j0, 4, n);
+        s.v += q8 ? RN_GROUP : 2 * RN_GROUP;
+        s.scale += q8;
+    }
+    if (!q8 && d < head_dim) {
+        add_values(q8, o + d, p, s, head_dim, j1 - j0, 2, n);
+    }
+}
+
+/* The scales of the values of tokens [j0, j1) of one page as floats; returns where those of j0 begin. Scales beside the range give
+ * numbers that nobody reads. */
+static const float *value_scales(const struct rn_attn_args *args, float *scales, uint32_t j0, uint32_t j1)
+{
+    uint32_t n_groups = args->head_dim / RN_GROUP, from = j0 % RN_PAGE_TOKENS * n_groups, to = from + (j1 - j0) * n_groups;
+    const uint8_t *stored = args->v[j0 / RN_PAGE_TOKENS] + (size_t)RN_PAGE_TOKENS * args->head_dim;
+    for (uint32_t at = from / 8 * 8; at < to; at += 8) {
+        f8_store(scales + at, f8_load_f16(stored + at * sizeof(uint16_t)));
+    }
+    return scales + from;
+}
+
+/* Tokens [j0, j1) page by page for n queries from i on. */
+static void over_pages(const struct rn_attn_args *args, float *scales, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n)
+{
+    for (uint32_t end; j0 < j1; j0 = end) {
+        end = (j0 / RN_PAGE_TOKENS + 1) * RN_PAGE_TOKENS;
+        end = end < j1 ? end : j1;
+        const float *from = scales ? value_scales(args, scales, j0, end) : NULL;
+        switch (n + (scales ? 4 : 0)) {
+        case 1:
+            page(false, args, NULL, i, j0, end, 1);
+            break;
+        case 2:
+            page(false, args, NULL, i, j0, end, 2);
+            break;
+        case 3:
+            page(false, args, NULL, i, j0, end, 3);
+            break;
+        case 5:
+            page(true, args, from, i, j0, end, 1);
+            break;
+        case 6:
+            page(true, args, from, i, j0, end, 2);
+            break;
+        default:
+            page(true, args, from, i, j0, end, 3);
+            break;
+        }
+    }
+}
+
+/* Adds the values of all seen tokens, per query in ascending order: what only some queries of a block see comes before or after what
+ * all of them see, and goes to each query alone. */
+static void add_all_values(const struct rn_attn_args *args, float *scales)
+{
+    for (struct rn_attn_block b = rn_attn_block_neon(args, 0, BLOCK_V); b.n > 0; b = rn_attn_block_neon(args, b.i0 + b.n, BLOCK_V)) {
+        bool common = b.all_lo < b.all_hi;
+        for (uint32_t i = b.i0; i < b.i0 + b.n; i++) {
+            over_pages(args, scales, i, args->lo[i], common ? b.all_lo : args->hi[i], 1);
+        }
+        if (common) {
+            over_pages(args, scales, b.i0, b.all_lo, b.all_hi, b.n);
+            for (uint32_t i = b.i0; i < b.i0 + b.n; i++) {
+                over_pages(args, scales, i, b.all_hi, args->hi[i], 1);
+            }
+        }
+    }
+}
+
+void rn_attn_finish_neon(const struct rn_attn_args *args, const float32x4_t *max, float *scales)
+{
+    for (uint32_t i = 0; i < args->n_q; i++) {
+        if (args->lo[i] < args->hi[i]) {
+            softmax(args, i, max[i]);
+        } else {
+            args->m[i] = -INFINITY;
+            args->l[i] = 0.0f;
+        }
+    }
+    memset(args->o, 0, (size_t)args->n_q * args->head_dim * sizeof *args->o);
+    add_all_values(args, scales);
+}
+
+/* ---- f16 ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Virtual lanes i and i + 8 of 8 keys, added. tile: the first of the 8 keys. */
+INLINE void lane_pair(const float *const *q, const uint8_t *tile, uint32_t head_dim, uint32_t i, struct f8 *sum, const uint32_t n)
+{
+    struct f8 a[BLOCK_K], b[BLOCK_K];
+#pragma GCC unroll 4
+    for (uint32_t x = 0; x < n; x++) {
+        a[x] = b[x] = f8_all(0.0f);
+    }
+    for (uint32_t d = i; d < head_dim; d += 16) {
+        const struct f8 ka = f8_load_f16(tile + (size_t)d * TILE * 2), kb = f8_load_f16(tile + (size_t)(d + 8) * TILE * 2);
+#pragma GCC unroll 4
+        for (uint32_t x = 0; x < n; x++) {
+            a[x] = f8_fma_n(a[x], ka, q[x][d]);
+            b[x] = f8_fma_n(b[x], kb, q[x][d + 8]);
+        }
+    }
+#pragma GCC unroll 4
+    for (uint32_t x = 0; x < n; x++) {
+        sum[x] = f8_add(a[x], b[x]);
+    }
+}
+
+/* The scores of 8 keys: the tree 8-4-2-1 over the virtual lanes, its leaves in an order that keeps few sums alive. */
+INLINE void dot_f16(const float *const *q, const uint8_t *tile, uint32_t head_dim, struct f8 *dot, const uint32_t n)
+{
+    struct f8 half[2][BLOCK_K], pair[2][BLOCK_K];
+    for (uint32_t i = 0; i < 2; i++) { // even lanes, odd lanes
+        for (uint32_t k = 0; k < 2; k++) {
+            struct f8 s[BLOCK_K], t[BLOCK_K];
+            lane_pair(q, tile, head_dim, i + 2 * k, s, n);
+            lane_pair(q, tile, head_dim, i + 2 * k + 4, t, n);
+            for (uint32_t x = 0; x < n; x++) {
+                pair[k][x] = f8_add(s[x], t[x]);
+            }
+        }
+        for (uint32_t x = 0; x < n; x++) {
+            half[i][x] = f8_add(pair[0][x], pair[1][x]);
+        }
+    }
+    for (uint32_t x = 0; x < n; x++) {
+        dot[x] = f8_add(half[0][x], half[1][x]);
+    }
+}
+
+INLINE void score_f16(const struct rn_attn_args *args, const struct rn_attn_block *blk, float32x4_t *max, const uint32_t n)
+{
+    uint32_t head_dim = args->head_dim;
+    const float *const *q = args->q + blk->i0;
+    for (uint32_t j = blk->lo / TILE * TILE; j < blk->hi; j += TILE) {
+        if (!rn_attn_tile_seen_neon(args, blk, j)) {
+            continue; // keeps I2
+        }
+        const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + (size_t)(j % RN_PAGE_TOKENS) * head_dim * 2;
+        for (uint32_t h = 0; h < TILE; h += 8) {
+            struct f8 dot[BLOCK_K];
+            dot_f16(q, tile + 2 * (size_t)h, head_dim, dot, n);
+#pragma GCC unroll 4
+            for (uint32_t x = 0; x < n; x++) {
+                rn_attn_keep(args, blk->i0 + x, j + h, dot[x], max);
+            }
+        }
+    }
+}
+
+void rn_attn_f16_neon_dotprod(const struct rn_attn_args *args)
+{
+    float32x4_t max[RN_ATTN_MAX_Q];
+    rn_attn_start(args, max);
+    for (struct rn_attn_block b = rn_attn_block_neon(args, 0, BLOCK_K); b.n > 0; b = rn_attn_block_neon(args, b.i0 + b.n, BLOCK_K)) {
+        FOR_N(b.n, score_f16, args, &b, max);
+    }
+    rn_attn_finish_neon(args, max, /*scales=*/NULL);
+}
+
+/* ---- Combining ---------------------------------------------------------------------------------------------------------------- */
+
+void rn_attn_combine_neon_dotprod(float *m, float *l, float *o, float m1, float l1, const float *o1, uint32_t head_dim)
+{
+    if (l1 == 0.0f) {
+        return;
+    }
+    if (*l == 0.0f) {
+        *m = m1;
+        *l = l1;
+        memcpy(o, o1, head_dim * sizeof *o);
+        return;
+    }
+    const float top = m1 > *m ? m1 : *m;
+    const float a = vgetq_lane_f32(rn_v_exp(vdupq_n_f32(*m - top)), 0), b = vgetq_lane_f32(rn_v_exp(vdupq_n_f32(m1 - top)), 0);
+    for (uint32_t d = 0; d < head_dim; d += 4) {
+        vst1q_f32(o + d, vfmaq_n_f32(vmulq_n_f32(vld1q_f32(o1 + d), b), vld1q_f32(o + d), a));
+    }
+    *l = fmaf(*l, a, l1 * b);
+    *m = top;
+}
