@@ -67,6 +67,7 @@ def test_greedy_choices_are_right_where_the_margin_is_clear(tmp_path, path_of, r
     assert n_clear > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kv, bound', [('f16', 0.006), ('q8_0', 0.01)])
 @pytest.mark.parametrize('sinks', [0, 4])
 def test_far_positions_are_like_near_ones(tmp_path, model, reference, kv, bound, sinks):
