@@ -80,6 +80,24 @@ void rn_engine_measure(const struct rn_engine *e, double *ret_read_gb_per_s, dou
     rn_cpu_measure(e->info.n_threads, 300, ret_read_gb_per_s, ret_int8_tops);
 }
 
+void rn_engine_profile(struct rn_engine *e, bool on)
+{
+    e->ops->profile(e->backend, on);
+}
+
+size_t rn_engine_costs(const struct rn_engine *e, struct rn_engine_cost ret[RN_ENGINE_COSTS])
+{
+    _Static_assert(RN_OP_COUNT <= RN_ENGINE_COSTS, "every kind fits");
+    const struct rn_op_cost *costs = e->ops->costs(e->backend);
+    size_t n = 0;
+    for (int kind = 0; kind < RN_OP_COUNT; kind++) {
+        if (costs[kind].ns > 0) {
+            ret[n++] = (struct rn_engine_cost){rn_op_kind_name((enum rn_op_kind)kind), costs[kind].ns / 1e6, costs[kind].bytes, costs[kind].macs};
+        }
+    }
+    return n;
+}
+
 /* ---- load ---------------------------------------------------------------------------------------------------------------------------- */
 
 static const struct {

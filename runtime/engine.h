@@ -128,3 +128,14 @@ int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t 
 
 /* Measures this machine for `runnel bench`: read bandwidth (GB/s) and int8 peak (tera operations per second). */
 void rn_engine_measure(const struct rn_engine *e, double *ret_read_gb_per_s, double *ret_int8_tops);
+
+/* Where the time of steps goes, by kind of operation. on: starts afresh to add up; off: stops. */
+void rn_engine_profile(struct rn_engine *e, bool on);
+
+struct rn_engine_cost {
+    const char *op;              /* "matmul", "attention" … */
+    double ms, bytes, macs;      /* bytes: weights and KV, once per pass */
+};
+#define RN_ENGINE_COSTS 16
+/* The kinds that cost anything, at most RN_ENGINE_COSTS; returns how many. */
+size_t rn_engine_costs(const struct rn_engine *e, struct rn_engine_cost ret[RN_ENGINE_COSTS]);

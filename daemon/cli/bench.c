@@ -26,7 +26,7 @@ struct args {
     uint32_t prefill, decode, repetitions;
     struct rn_numbers depths;
     struct rn_rope_scaling rope;
-    bool json;
+    bool json, by_operation;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -36,6 +36,7 @@ static const struct rn_option options[] = {
     {"-n", "N", RN_OPTION_U32, AT(decode), "tokens of decode; 0 leaves it out", .max = 1u << 24, .preset = "128"},
     {"-d", "A,B,..", RN_OPTION_NUMBERS, AT(depths), "tokens that are there before", .max = 1u << 24, .preset = "0,4096"},
     {"-r", "R", RN_OPTION_U32, AT(repetitions), "repetitions of each test", .min = 1, .max = 10000, .preset = "5"},
+    {"--ops", NULL, RN_OPTION_FLAG, AT(by_operation), "also say where the time goes, by kind of operation (one more repetition)"},
     {"--json", NULL, RN_OPTION_FLAG, AT(json), "print one JSON object instead of a table"},
 };
 
@@ -66,6 +67,8 @@ struct result {
     uint32_t tokens;
     uint64_t depth;
     double tokens_per_s, stdev, gb_per_s, gmac_per_s, share;
+    struct rn_engine_cost costs[RN_ENGINE_COSTS]; // of one repetition, with --ops
+    size_t n_costs;
 };
 
 /* ---- Feeding ----------------------------------------------------------------------------------------------------------------------- */
@@ -174,21 +177,38 @@ static void fill_rates(const struct bench *b, struct result *res, bool is_decode
     res->share = is_decode ? res->gb_per_s / b->read_gb_per_s : 2 * res->gmac_per_s / 1e3 / b->int8_tops; // an operation is half a MAC
 }
 
+/* One run of a test from a sequence that holds its depth; *ret_ms without the making of that. */
+static int once(struct bench *b, const struct rn_seq *filled, bool is_decode, uint32_t n, uint64_t depth, double *ret_ms, struct rn_err *err)
+{
+    struct rn_seq *s = NULL;
+    int r = depth ? rn_seq_fork(&s, filled, depth, err) : make_sequence(b, window_of(b, 0), &s, err);
+    uint64_t from = rn_clock_ns();
+    r = r < 0 ? r : is_decode ? decode(b, s, n, err) : feed(b, s, n, err);
+    *ret_ms = rn_clock_ms(from, rn_clock_ns());
+    rn_seq_destroy(s);
+    return r;
+}
+
 static int repeat(struct bench *b, const struct rn_seq *filled, bool is_decode, uint32_t n, struct result *ret, struct rn_err *err)
 {
-    double sum = 0, squares = 0;
+    double sum = 0, squares = 0, ms;
     for (uint32_t i = 0; i < b->args->repetitions; i++) {
-        struct rn_seq *s = NULL;
-        int r = ret->depth ? rn_seq_fork(&s, filled, ret->depth, err) : make_sequence(b, window_of(b, 0), &s, err);
-        uint64_t from = rn_clock_ns();
-        r = r < 0 ? r : is_decode ? decode(b, s, n, err) : feed(b, s, n, err);
-        double rate = n / (rn_clock_ms(from, rn_clock_ns()) / 1e3);
-        rn_seq_destroy(s);
+        int r = once(b, filled, is_decode, n, ret->depth, &ms, err);
         if (r < 0) {
             return r;
         }
+        double rate = n / (ms / 1e3);
         sum += rate;
         squares += rate * rate;
+    }
+    if (b->args->by_operation) {
+        rn_engine_profile(b->engine, true);
+        int r = once(b, filled, is_decode, n, ret->depth, &ms, err);
+        rn_engine_profile(b->engine, false);
+        if (r < 0) {
+            return r;
+        }
+        ret->n_costs = rn_engine_costs(b->engine, ret->costs);
     }
     double count = b->args->repetitions, mean = sum / count;
     ret->test = is_decode ? "decode" : "prefill";
@@ -224,6 +244,43 @@ static double rounded(double x)
     return round(x * 1e4) / 1e4;
 }
 
+/* A kind's share of the limit that its test runs into. */
+static double cost_share(const struct bench *b, const struct result *x, const struct rn_engine_cost *cost)
+{
+    double s = cost->ms / 1e3;
+    return x->test[0] == 'd' ? cost->bytes / s / 1e9 / b->read_gb_per_s : 2 * cost->macs / s / 1e12 / b->int8_tops;
+}
+
+static json_t *costs_json(const struct bench *b, const struct result *x)
+{
+    json_t *list = json_array();
+    int r = 0;
+    for (size_t i = 0; i < x->n_costs; i++) {
+        const struct rn_engine_cost *k = &x->costs[i];
+        r |= json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:f}", "op", k->op, "ms", rounded(k->ms), "gb_per_s",
+                                                   rounded(k->bytes / k->ms / 1e6), "gmac_per_s", rounded(k->macs / k->ms / 1e6), "share",
+                                                   rounded(cost_share(b, x, k))));
+    }
+    if (r != 0) {
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+static void print_costs(const struct bench *b, const struct result *x)
+{
+    double total = 0;
+    for (size_t i = 0; i < x->n_costs; i++) {
+        total += x->costs[i].ms;
+    }
+    for (size_t i = 0; i < x->n_costs; i++) {
+        const struct rn_engine_cost *k = &x->costs[i];
+        printf("  %-12s %10.3f ms %5.1f %% of the time %15.2f %9.2f  %.0f %%\n", k->op, k->ms, 100 * k->ms / total, k->bytes / k->ms / 1e6,
+               k->macs / k->ms / 1e6, 100 * cost_share(b, x, k));
+    }
+}
+
 static json_t *to_json(const struct bench *b, const struct result *results, size_t n)
 {
     json_t *rows = json_object(), *list = json_array();
@@ -237,6 +294,9 @@ static json_t *to_json(const struct bench *b, const struct result *results, size
                                                    (json_int_t)x->tokens, "depth", (json_int_t)x->depth, "tokens_per_s",
                                                    rounded(x->tokens_per_s), "stdev", rounded(x->stdev), "gb_per_s", rounded(x->gb_per_s),
                                                    "gmac_per_s", rounded(x->gmac_per_s), "share", rounded(x->share)));
+        if (b->args->by_operation) {
+            r |= json_object_set_new(json_array_get(list, i), "ops", costs_json(b, x));
+        }
     }
     json_t *v = json_pack("{s:s, s:I, s:s, s:o, s:f, s:f, s:o}", "model", b->info->model_id, "threads", (json_int_t)b->info->n_threads,
                           "kv", b->info->kv, "rows", rows, "read_gb_per_s", rounded(b->read_gb_per_s), "int8_tops", rounded(b->int8_tops),
@@ -259,6 +319,7 @@ static int print_table(const struct bench *b, const struct result *results, size
         printf("%-8s %7u %7llu %12.2f ± %6.2f %9.2f %9.2f  %.0f %% of %s\n", x->test, x->tokens, (unsigned long long)x->depth,
                x->tokens_per_s, x->stdev, x->gb_per_s, x->gmac_per_s, 100 * x->share,
                x->test[0] == 'd' ? "the read bandwidth" : "the integer peak");
+        print_costs(b, x);
     }
     printf("\nkernels:");
     for (size_t i = 0; i < b->info->n_kernels; i++) {

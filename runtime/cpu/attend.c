@@ -350,3 +350,19 @@ void rn_cpu_attention(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_
         finish(c, op, task, running);
     }
 }
+
+void rn_cpu_attn_cost(const struct rn_cpu *c, const struct rn_cpu_step_op *op, double *ret_bytes, double *ret_macs)
+{
+    uint32_t group = c->program->layer_group[op->layer], hd = c->program->head_dim;
+    double window_cell = 2.0 * (double)rn_kv_part_bytes(c->kv == RN_KV_Q8_0, hd) / RN_PAGE_TOKENS * c->program->n_kv_heads;
+    double pinned_cell = 2.0 * (double)rn_kv_part_bytes(false, hd) / RN_PAGE_TOKENS * c->program->n_kv_heads;
+    *ret_bytes = *ret_macs = 0;
+    for (uint32_t m = 0; m < c->step->n_rows; m++) {
+        const struct rn_step_row *row = &c->step->rows[m];
+        uint64_t s = row_pages(c, group, row)->n_pinned, pinned = row->t + 1 < s ? row->t + 1 : s;
+        uint64_t window = row->t >= s ? row->t + 1 - window_low(c, group, row) : 0;
+        bool last = m + 1 == c->step->n_rows || c->step->rows[m + 1].view != row->view;
+        *ret_macs += 2.0 * (double)(pinned + window) * c->program->n_heads * hd;
+        *ret_bytes += last ? (double)pinned * pinned_cell + (double)window * window_cell : 0; // what its last row sees, a sequence reads once
+    }
+}

@@ -414,8 +414,22 @@ static size_t cpu_weight_bytes(const struct rn_backend *backend)
     return ((const struct rn_cpu *)backend)->weight_bytes;
 }
 
+static void cpu_profile(struct rn_backend *backend, bool on)
+{
+    struct rn_cpu *c = (struct rn_cpu *)backend;
+    c->profiling = on;
+    if (on) {
+        memset(c->costs, 0, sizeof c->costs);
+    }
+}
+
+static const struct rn_op_cost *cpu_costs(const struct rn_backend *backend)
+{
+    return ((const struct rn_cpu *)backend)->costs;
+}
+
 const struct rn_backend_ops rn_cpu_backend = {
     .name = "cpu", .load = cpu_load, .destroy = cpu_destroy, .page_bytes = cpu_page_bytes, .page_alloc = cpu_page_alloc,
     .page_free = cpu_page_free, .page_clear = cpu_page_clear, .page_copy = cpu_page_copy, .step = rn_cpu_step, .kernels = cpu_kernels,
-    .device = cpu_device, .weight_bytes = cpu_weight_bytes,
+    .device = cpu_device, .weight_bytes = cpu_weight_bytes, .profile = cpu_profile, .costs = cpu_costs,
 };

@@ -101,6 +101,8 @@ struct rn_cpu {
     uint32_t *wanted;        /* rows that want logits, [max_rows] */
     uint32_t n_wanted;
     const struct rn_step *step;        /* the one that runs */
+    bool profiling;
+    struct rn_op_cost costs[RN_OP_COUNT];
     char device[64];
     struct rn_kernel_choice choices[RN_CPU_OP_COUNT];
 };
@@ -113,3 +115,5 @@ int rn_cpu_attn_plan(struct rn_cpu *c, struct rn_err *err);
 void rn_cpu_rope_kv(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread);
 void rn_cpu_attention(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread);
 size_t rn_cpu_attn_scratch(uint32_t head_dim); /* floats per thread */
+/* What an attention operation of the current step reads and multiplies. */
+void rn_cpu_attn_cost(const struct rn_cpu *c, const struct rn_cpu_step_op *op, double *ret_bytes, double *ret_macs);

@@ -9,6 +9,7 @@
 #include "runtime/cpu/pool.h"
 #include "runtime/cpu/repack.h"
 
+#include "runtime/base/clock.h"
 #include "runtime/base/err.h"
 
 /* Pieces per thread and product: enough to even out a neighbour that steals time, few enough to keep streams long. */
@@ -280,11 +281,36 @@ static const op_fn op_table[RN_OP_COUNT] = {
     [RN_OP_ROPE_KV] = rn_cpu_rope_kv, [RN_OP_ATTENTION] = rn_cpu_attention, [RN_OP_LOGITS] = run_logits,
 };
 
+static void add_cost(struct rn_cpu *c, const struct rn_cpu_step_op *op, double ns)
+{
+    struct rn_op_cost *cost = &c->costs[op->kind];
+    uint32_t n_rows = op_rows(c, op);
+    double bytes = 0, macs = 0;
+    if (op->kind == RN_OP_ATTENTION) {
+        rn_cpu_attn_cost(c, op, &bytes, &macs);
+    } else if (op->kind != RN_OP_EMBED) {
+        for (uint32_t k = 0; k < op->n_parts && n_rows; k++) {
+            const struct rn_cpu_weight *w = op->parts[k].w;
+            bytes += (double)w->bytes;
+            macs += (double)w->cols * w->rows * n_rows;
+        }
+    }
+    cost->ns += ns;
+    cost->bytes += bytes;
+    cost->macs += macs;
+}
+
 static void walk(void *arg, uint32_t thread)
 {
     struct rn_cpu *c = arg;
+    bool timed = c->profiling && thread == 0;
     for (uint32_t i = 0; i < c->n_step_ops; i++) {
-        op_table[c->step_ops[i].kind](c, &c->step_ops[i], thread);
+        const struct rn_cpu_step_op *op = &c->step_ops[i];
+        uint64_t from = timed ? rn_clock_ns() : 0;
+        op_table[op->kind](c, op, thread);
+        if (timed) {
+            add_cost(c, op, (double)(rn_clock_ns() - from));
+        }
     }
 }
 

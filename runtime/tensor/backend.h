@@ -64,6 +64,12 @@ struct rn_kernel_choice {       /* one line of "which kernel was picked" */
     const char *row;
 };
 
+struct rn_op_cost {
+    double ns;
+    double bytes; /* weights and KV read, each once per pass */
+    double macs;
+};
+
 struct rn_backend_ops {
     const char *name;           /* "cpu" */
 
@@ -90,5 +96,10 @@ struct rn_backend_ops {
     /* One line for records: "cpu avx512vnni 2 threads". Borrowed. */
     const char *(*device)(const struct rn_backend *b);
     size_t (*weight_bytes)(const struct rn_backend *b);
+
+    /* Starts afresh to add up what each kind of operation costs, or stops. Times are the caller's thread's. */
+    void (*profile)(struct rn_backend *b, bool on);
+    /* [RN_OP_COUNT] sums since then. Borrowed. */
+    const struct rn_op_cost *(*costs)(const struct rn_backend *b);
 };
 

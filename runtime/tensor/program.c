@@ -14,6 +14,11 @@ static const char *const kind_names[RN_OP_COUNT] = {
     [RN_OP_ROPE_KV] = "rope_kv", [RN_OP_ATTENTION] = "attention", [RN_OP_LOGITS] = "logits",
 };
 
+const char *rn_op_kind_name(enum rn_op_kind kind)
+{
+    return kind_names[kind];
+}
+
 int rn_program_create(struct rn_program **ret, uint32_t n_layers, uint32_t n_rot, struct rn_err *err)
 {
     struct rn_program *p = rn_mem_alloc(1, sizeof *p);

@@ -84,6 +84,9 @@ struct rn_program {
     struct rn_op *ops;                   /* owned */
 };
 
+/* "matmul", "attention" … */
+const char *rn_op_kind_name(enum rn_op_kind kind);
+
 /* Zeroed program of n_layers layers in one global group with one RoPE table of n_rot/2 zero frequencies. 0 or -ENOMEM. */
 int rn_program_create(struct rn_program **ret, uint32_t n_layers, uint32_t n_rot, struct rn_err *err);
 void rn_program_destroy(struct rn_program *p);

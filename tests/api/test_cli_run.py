@@ -214,6 +214,11 @@ def test_bench_reports_what_it_measured():
     for r in got['results']:
         assert set(r) == {'test', 'tokens', 'depth', 'tokens_per_s', 'stdev', 'gb_per_s', 'gmac_per_s', 'share'}
         assert r['tokens_per_s'] > 0 and r['gb_per_s'] > 0 and r['gmac_per_s'] > 0
+    ops = runnel_json('bench', '-m', DATA / 'families' / 'llama.gguf', '-p', 64, '-n', 8, '-d', 100, '-r', 1, '--ops', '--json', '--threads', 1)
+    for r in ops['results']:
+        by = {o['op']: o for o in r['ops']}
+        assert set(by) == {'embed', 'matmul', 'gated', 'rope_kv', 'attention', 'logits'}
+        assert all(o['ms'] > 0 for o in by.values()) and all(by[k]['gmac_per_s'] > 0 and by[k]['gb_per_s'] > 0 for k in ('matmul', 'gated', 'attention', 'logits'))
     only = runnel_json('bench', '-m', DATA / 'families' / 'llama.gguf', '-p', 0, '-n', 4, '-d', 0, '-r', 1, '--json', '--threads', 1)
     assert [r['test'] for r in only['results']] == ['decode']
     assert 'tokens/s' in runnel('bench', '-m', DATA / 'families' / 'llama.gguf', '-p', 8, '-n', 4, '-d', 0, '-r', 1, '--threads', 1).decode()
