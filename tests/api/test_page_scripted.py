@@ -287,7 +287,7 @@ def test_the_end_is_followed_until_the_reader_scrolls_up(scripted, backend):
 
 
 def test_keys(scripted, backend):
-    backend.add_session('Earlier', message('user', 'a'), message('assistant', 'b'))
+    backend.add_session('Earlier', message('user', 'a'), message('assistant', 'b'), age=60)
     page = scripted.open()
     expect(page.locator('#list a')).to_have_count(1)
     field = page.locator('#say')
