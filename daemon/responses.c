@@ -388,7 +388,8 @@ static int on_done(struct rn_answer *a, const struct rn_event *e)
         if (e->text_len > n && (n == 0 || memcmp(text, a->seen.data, n) == 0)) {
             r = on_rest(a, text + n, e->text_len - n, e->logprobs);
         }
-        bool has_item = a->item_open || e->status == RN_STATUS_COMPLETED || e->incomplete_reason;
+        // What the conversation keeps is an item of the output too, also one that was cancelled before its first word.
+        bool has_item = a->item_open || e->kept || e->status == RN_STATUS_COMPLETED || e->incomplete_reason;
         r = r || !has_item ? r : open_item(a); // one that ended while it waited never was in progress
         r = r ? r : flush_pending(a);
         if (r == 0 && has_item) {

@@ -131,6 +131,11 @@ static struct rn_store_job *begin_job(const struct rn_service *s, const struct r
     return job;
 }
 
+static bool has_answer_item(const struct rn_request *req)
+{
+    return req->generate && !req->raw_ids;
+}
+
 static struct rn_store_job *end_job(const struct rn_run *run)
 {
     static const enum rn_store_status status[] = {
@@ -145,7 +150,7 @@ static struct rn_store_job *end_job(const struct rn_run *run)
         job->from = run->prompt_end;
         job->session.evicted = run->base - c->sinks;
         job->session.origin = c->origin;
-        size_t last = c->timeline.n_items - (run->req->generate && !run->req->raw_ids);
+        size_t last = c->timeline.n_items - has_answer_item(run->req);
         r = copy_ids(job, &c->timeline.log, run->prompt_end, c->timeline.log.len);
         r = r < 0 ? r : copy_items(job, &c->timeline, last, c->timeline.n_items);
     }
@@ -280,6 +285,7 @@ static void emit_done(struct rn_service *s, struct rn_run *run)
     e->created_at = run->created_at;
     e->status = run->status;
     e->incomplete_reason = run->status == RN_STATUS_INCOMPLETE && strcmp(run->cause, "length") == 0 ? "max_output_tokens" : NULL;
+    e->kept = run->keep && has_answer_item(run->req);
     e->input_tokens = run->visible;
     e->cached_tokens = run->cached;
     e->output_tokens = a->ids.len;
@@ -404,7 +410,7 @@ void rn_run_end(struct rn_service *s, struct rn_run *run, enum rn_status status,
     }
     set_cause(run, status, cause, detail);
     run->keep = prefilled && status != RN_STATUS_FAILED;
-    if (run->keep && run->req->generate && !run->req->raw_ids && add_answer(run) < 0) {
+    if (run->keep && has_answer_item(run->req) && add_answer(run) < 0) {
         run->keep = false;
         set_cause(run, RN_STATUS_FAILED, "error", "out of memory");
         rn_fault_set(&run->fault, 500, "internal_error", NULL, "out of memory");

@@ -102,6 +102,7 @@ struct rn_event {
 
     enum rn_status status;          /* DONE */
     const char *incomplete_reason;  /* DONE: "max_output_tokens" or NULL (cancelled) */
+    bool kept;                      /* DONE: the answer is an item of the conversation now, even if it has no text (yet) */
     uint64_t input_tokens, cached_tokens, output_tokens; /* DONE */
     json_t *record;                 /* DONE: the `runnel` object */
     const char *cause;              /* DONE: "eos", "stop", "length", "cancelled", "interrupted", "storage", "error" */

@@ -1,7 +1,9 @@
 """Stop strings, limits and what a conversation is made of, with the real model: continue, fork, name, cancel, delete."""
 import pytest
 
+from conftest import Daemon, program
 from daemon_kit import Database, Wire, get, is_delta, item_text, said, state_of
+from events import check
 
 
 @pytest.fixture(scope='module')
@@ -190,6 +192,35 @@ def test_cancelled_before_its_prefill_ended_the_head_stays(daemon, wire):
     assert after['runnel']['session'] == first['runnel']['session']
     again = wire.ask('Still there?', previous_response_id=first['id'], max_output_tokens=8)
     assert said(after) == said(again)
+
+
+SILENT = {'window': 128, 'evict': 'token', 'ignore_eos': True, 'logit_bias': {'0': 100}}  # every token is <|endoftext|>: an answer without text
+
+
+def test_an_answer_cancelled_before_its_first_word_is_kept_too(model, tmp_path):
+    daemon = Daemon(program('RUNNELD'), model, tmp_path / 'state')
+    with Wire(daemon) as wire:
+        wire.create('Say nothing.', runnel=SILENT)
+        wire.until(lambda lane, e: e['type'] == 'runnel:context.evicted')  # its prefill ended long ago
+        wire.cancel()
+        response = check(wire.finish(None)[0])
+        assert (response['status'], response['runnel']['stop']['cause'], said(response)) == ('incomplete', 'cancelled', '')
+        n = response['usage']['output_tokens']
+        same = wire.ask('Say nothing.', max_output_tokens=n, runnel=SILENT)
+        assert n > 0 and ids_of(daemon, same) == ids_of(daemon, response)
+        on = wire.ask('Go on.', previous_response_id=same['id'], max_output_tokens=12)
+
+    def stored():
+        return get(daemon, '/runnel/sessions/' + response['runnel']['session'])[1]['items'][1:]
+    assert stored() == response['output'] and [(i['role'], i['status']) for i in stored()] == [('assistant', 'incomplete')]
+    assert daemon.stop() == 0
+    daemon = Daemon(program('RUNNELD'), model, tmp_path / 'state')
+    assert stored() == response['output']
+    with Wire(daemon) as wire:
+        after = wire.ask('Go on.', previous_response_id=response['id'], max_output_tokens=12)
+        assert after['runnel']['session'] == response['runnel']['session'] and 'rebased' not in after['runnel']
+        assert said(after) == said(on)
+    assert daemon.stop() == 0
 
 
 def test_an_unstored_response_leaves_nothing(daemon, wire):

@@ -424,7 +424,7 @@ static void give(struct rn_answer *a, enum rn_event_kind kind, const char *text)
     assert_int_equal(rn_answer_event(a, &e), 0);
 }
 
-static void end(struct rn_answer *a, enum rn_status status, const char *reason, const char *text)
+static void end_kept(struct rn_answer *a, enum rn_status status, const char *reason, const char *text, bool kept)
 {
     json_t *record = json_pack("{s:s, s:{s:s}}", "session", "sess_1", "stop", "cause", "eos");
     struct rn_event e = {.kind = RN_EVENT_DONE,
@@ -436,9 +436,15 @@ static void end(struct rn_answer *a, enum rn_status status, const char *reason, 
                          .cached_tokens = 4,
                          .output_tokens = 3,
                          .record = record,
-                         .message = (char *)(uintptr_t) "boom"};
+                         .message = (char *)(uintptr_t) "boom",
+                         .kept = kept};
     assert_int_equal(rn_answer_event(a, &e), 0);
     json_decref(record);
+}
+
+static void end(struct rn_answer *a, enum rn_status status, const char *reason, const char *text)
+{
+    end_kept(a, status, reason, text, false);
 }
 
 // Types as one line, and the numbering.
@@ -615,27 +621,31 @@ static void other_ends(void **state)
         enum rn_status status;
         const char *reason;
         const char *text, *types, *item_status;
+        bool kept;
     } rows[] = {
         {RN_STATUS_INCOMPLETE, "max_output_tokens", "ab",
          "created in_progress output_item.added content_part.added output_text.delta output_text.done "
          "content_part.done output_item.done incomplete",
-         "incomplete"},
-        {RN_STATUS_INCOMPLETE, NULL, "", "created in_progress incomplete", NULL}, // cancelled before the first token
-        {RN_STATUS_FAILED, NULL, "", "created in_progress failed", NULL},
+         "incomplete", true},
+        {RN_STATUS_INCOMPLETE, NULL, "", "created in_progress incomplete", NULL, false}, // cancelled before the first token
+        {RN_STATUS_INCOMPLETE, NULL, "", // and after it, with nothing to be seen yet
+         "created in_progress output_item.added content_part.added output_text.done content_part.done output_item.done incomplete",
+         "incomplete", true},
+        {RN_STATUS_FAILED, NULL, "", "created in_progress failed", NULL, false},
         {RN_STATUS_FAILED, NULL, "ab",
          "created in_progress output_item.added content_part.added output_text.delta output_text.done content_part.done "
          "output_item.done failed",
-         "incomplete"},
+         "incomplete", false},
         {RN_STATUS_COMPLETED, NULL, "",
          "created in_progress output_item.added content_part.added output_text.done content_part.done output_item.done completed",
-         "completed"},
+         "completed", true},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sink s = {0};
         struct rn_answer *a = answer_new(&s, "{\"input\":\"x\"}", NULL);
         give(a, RN_EVENT_CREATED, NULL);
         give(a, RN_EVENT_STARTED, NULL);
-        end(a, rows[i].status, rows[i].reason, rows[i].text);
+        end_kept(a, rows[i].status, rows[i].reason, rows[i].text, rows[i].kept);
         expect_types(&s, rows[i].types);
         const json_t *response = last_response(&s);
         json_t *item = json_array_get(json_object_get(response, "output"), 0);

@@ -569,12 +569,68 @@ static void cancelled_before_prefill_ended_leaves_the_head(void **state)
     kit_wait(&k, b);
     assert_string_equal(b->last->cause, "cancelled");
     assert_int_equal(b->last->n_ids, 0);
+    assert_false(b->last->kept);
     char prompt[1024];
     snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK, a->last->text);
     struct kit_reply *c = kit_ask(&k, "two", b->response); // its position is its parent's
     assert_string_equal(c->session, a->session);
     assert_string_equal(c->text, kit_expect(&k, &P512, prompt, 24));
     kit_close(&k);
+}
+
+/* Cancelled when tokens were sampled already, but none that can be seen. */
+static void cancelled_before_its_first_word_is_kept_empty(void **state)
+{
+    (void)state;
+    for (int on_disk = 0; on_disk < 2; on_disk++) {
+        struct kit k;
+        struct gate g;
+        char dir[64];
+        kit_temp_dir(dir);
+        kit_open(&k);
+        kit_start(&k, on_disk ? dir : NULL);
+        gate_init(&g, &k);
+        struct rn_request *req = kit_request("hush", NULL);
+        struct rn_logit_bias *bias = rn_mem_alloc(1, sizeof *bias);
+        *bias = (struct rn_logit_bias){.id = FAKE_BOS, .value = 1000};
+        rn_request_bias(req, bias, 1);
+        req->max_output_tokens = 1000;
+        struct kit_reply *a = kit_send(&k, req);
+        sem_wait(&g.reached);
+        for (int i = 0; i < 4; i++) {
+            step(&g);
+        }
+        rn_service_cancel(k.service, kit_ticket(&k, a));
+        gate_open(&g);
+        kit_wait(&k, a);
+        assert_string_equal(a->order, "CSD");
+        assert_string_equal(a->last->cause, "cancelled");
+        assert_true(a->last->n_ids >= 4);
+        assert_int_equal(a->last->text_len, 0);
+        assert_true(a->last->kept);
+        char prompt[2048] = LEAD USER("hush") ASK;
+        for (size_t i = 0; i < a->last->n_ids; i++) {
+            strcat(prompt, "<|bos|>");
+        }
+        strcat(prompt, "<|im_end|>\n" USER("again") ASK);
+        for (int again = 0; again <= on_disk; again++) {
+            struct kit_reply *show = kit_query(&k, RN_QUERY_SHOW, a->session);
+            const json_t *items = json_object_get(show->last->reply, "items"), *item = json_array_get(items, 1);
+            assert_int_equal(json_array_size(items), 2);
+            assert_string_equal(json_string_value(json_object_get(item, "id")), a->item);
+            assert_string_equal(json_string_value(json_object_get(item, "status")), "incomplete");
+            if (again < on_disk) {
+                kit_stop(&k);
+                kit_start(&k, dir);
+            }
+        }
+        struct kit_reply *b = kit_ask(&k, "again", a->response);
+        assert_string_equal(b->session, a->session);
+        assert_string_equal(b->text, kit_expect(&k, &P512, prompt, 24));
+        assert_true(b->last->kept);
+        kit_close(&k);
+        kit_remove_dir(dir);
+    }
 }
 
 static void a_busy_session_is_named_or_forked(void **state)
@@ -1008,6 +1064,7 @@ int main(void)
         cmocka_unit_test(lists_show_and_delete),
         cmocka_unit_test(cancel_frees_the_place_within_a_step),
         cmocka_unit_test(cancelled_before_prefill_ended_leaves_the_head),
+        cmocka_unit_test(cancelled_before_its_first_word_is_kept_empty),
         cmocka_unit_test(a_busy_session_is_named_or_forked),
         cmocka_unit_test(a_paused_answer_waits),
         cmocka_unit_test(pages_are_given_up_and_read_again),
