@@ -22,6 +22,10 @@ struct rn_engine_params {
     const char *model;       /* path of a GGUF file */
     uint32_t n_threads;      /* 0 = physical cores */
     const char *cpu_mask;    /* kernel rows to hide; NULL = none */
+    const char *device;      /* "auto", "cpu" (NULL), "vulkan", "vulkan:INDEX" or "vulkan:NAME"; what cannot be had is refused, never replaced */
+    const char *gpu_mask;    /* optional features of the device to leave unused; NULL = none */
+    const char *gpu_layers;  /* "auto" (NULL): as many of the last layers on the GPU as its memory takes; or their number */
+    const char *cache_dir;   /* where compiled shaders are kept; NULL = nowhere */
     const char *kv;          /* "q8_0" (NULL) or "f16"; a type this model cannot have is refused */
     uint64_t max_resident;   /* bytes of KV; 0 = min(4 GiB, a quarter of the RAM) */
     bool poison;             /* tests: NaN and 65504 in all cells that nothing may read */

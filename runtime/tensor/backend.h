@@ -45,6 +45,8 @@ struct rn_step {
     const struct rn_step_view *views;
     const float *angles;        /* [n_rows, n_ropes, 2 zones, n_rot_max]: cos, sin pairs; zone 0 at t - E(t), zone 1 at t */
     size_t angle_stride;        /* floats per (row, rope, zone) */
+    const float *x_in;          /* [n_rows, d_model]: what X holds at the start, for a program without EMBED; else NULL */
+    float *x_out;               /* [n_rows, d_model]: receives X at the end, for a program without LOGITS; else NULL */
 };
 
 struct rn_backend; /* each backend's own struct; the first member is `const struct rn_backend_ops *ops` */
@@ -52,6 +54,10 @@ struct rn_backend; /* each backend's own struct; the first member is `const stru
 struct rn_backend_params {
     uint32_t n_threads;         /* 0 = one per physical core available */
     const char *cpu_mask;       /* kernel rows to hide, by name, comma-separated; NULL = none */
+    const char *gpu;            /* Vulkan: device by index or part of its name; "" or NULL = the first that is not a CPU */
+    const char *gpu_mask;       /* Vulkan: optional features to leave unused, by name, comma-separated; NULL = none */
+    const char *cache_dir;      /* Vulkan: where the pipeline cache is kept; NULL = nowhere */
+    uint32_t submit_budget_ms;  /* Vulkan: longest submit, longer steps are cut at layer borders; 0 = 250 */
     enum rn_kv_type kv;
     uint32_t max_rows;          /* rows per step */
     bool poison;                /* tests: fill fresh, freed and padding cells with NaN and 65504 */
@@ -62,6 +68,11 @@ struct rn_backend_params {
 struct rn_kernel_choice {       /* one line of "which kernel was picked" */
     const char *op;
     const char *row;
+};
+
+struct rn_host_cost {           /* of steps, without the waiting; zero where a backend has no device of its own */
+    uint64_t steps, calls;      /* calls of the device's driver */
+    double ns;
 };
 
 struct rn_op_cost {
@@ -101,5 +112,7 @@ struct rn_backend_ops {
     void (*profile)(struct rn_backend *b, bool on);
     /* [RN_OP_COUNT] sums since then. Borrowed. */
     const struct rn_op_cost *(*costs)(const struct rn_backend *b);
+    /* What steps cost the host since load or profile(on). NULL: nothing to tell. */
+    struct rn_host_cost (*host_cost)(const struct rn_backend *b);
 };
 
