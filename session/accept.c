@@ -75,8 +75,9 @@ static int decide_rebase(struct rn_service *s, struct rn_run *run, struct rn_con
     return 0;
 }
 
-static int plan_raw(const struct rn_service *s, const struct rn_request *req, struct rn_plan *plan, struct rn_fault *f)
+static int plan_raw(const struct rn_service *s, struct rn_run *run, struct rn_plan *plan, struct rn_fault *f)
 {
+    const struct rn_request *req = run->req;
     for (size_t i = 0; i < req->n_raw_ids; i++) {
         if (req->raw_ids[i] >= s->info->n_vocab) {
             return rn_fault_set(f, 400, "invalid_value", "input", "id %u at place %zu, expected less than %u", req->raw_ids[i], i,
@@ -90,7 +91,11 @@ static int plan_raw(const struct rn_service *s, const struct rn_request *req, st
         }
     }
     plan->generation = req->n_raw_ids;
-    return rn_ids_append(&plan->ids, req->raw_ids, req->n_raw_ids) < 0 ? nomem(f) : 0;
+    if (rn_ids_append(&plan->ids, req->raw_ids, req->n_raw_ids) < 0 ||
+        rn_answer_follow(&run->answer, s->text, req->raw_ids, req->n_raw_ids) < 0) {
+        return nomem(f);
+    }
+    return 0;
 }
 
 // An empty input only asks for an answer: there must be a question.
@@ -167,7 +172,7 @@ static int plan_append(struct rn_service *s, struct rn_run *run, struct rn_conve
         r = decide_rebase(s, run, c, a, f);
     }
     if (r == 0) {
-        r = req->raw_ids ? plan_raw(s, req, &a->plan, f) : plan_items(s, run, c, a, f);
+        r = req->raw_ids ? plan_raw(s, run, &a->plan, f) : plan_items(s, run, c, a, f);
     }
     if (r == 0 && is_new) {
         int64_t sinks = req->sinks >= 0 ? req->sinks : s->params.sinks;

@@ -11,6 +11,19 @@ void rn_answer_finish(struct rn_answer *a)
     *a = (struct rn_answer){0};
 }
 
+int rn_answer_follow(struct rn_answer *a, const struct rn_text *text, const uint32_t *ids, size_t n)
+{
+    struct rn_buf said = {0};
+    int r = 0;
+    a->detok = (struct rn_detok){0};
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        rn_buf_clear(&said);
+        r = rn_detok_push(&a->detok, text, ids[i], /*special=*/false, &said);
+    }
+    rn_buf_finish(&said);
+    return r;
+}
+
 static int add_id(struct rn_answer *a, uint32_t id, size_t end)
 {
     if (a->ids.len == a->cap_ends) {

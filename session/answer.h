@@ -36,6 +36,9 @@ struct rn_answer {
 enum rn_answer_result { RN_ANSWER_GOES_ON, RN_ANSWER_EOS, RN_ANSWER_STOP, RN_ANSWER_LENGTH };
 
 void rn_answer_finish(struct rn_answer *a);
+/* Before the first push: the answer goes on with the text of these ids, so its own text is what they and its tokens say, without what
+ * these ids say alone. Not called: it is a text of its own. 0, -EINVAL (an unknown id) or -ENOMEM. */
+int rn_answer_follow(struct rn_answer *a, const struct rn_text *text, const uint32_t *ids, size_t n);
 /* Takes the token that was sampled. 0 or -ENOMEM. */
 int rn_answer_push(struct rn_answer *a, const struct rn_text *text, uint32_t id, enum rn_answer_result *ret);
 /* The answer is over (whatever ended it): nothing is held back any more. 0 or -ENOMEM. */
