@@ -171,7 +171,11 @@ static void *load(void *user)
     }
     const struct rn_engine_info *info = rn_engine_info(d->engine);
     uint32_t window = d->config.window ? (uint32_t)d->config.window : DEFAULT_WINDOW < info->n_ctx_train ? DEFAULT_WINDOW : info->n_ctx_train;
-    d->model = (struct rn_net_model){.service = d->service, .info = info, .window = window, .created = rn_clock_unix()};
+    d->model = (struct rn_net_model){.service = d->service,
+                                     .info = info,
+                                     .window = window,
+                                     .max_window = rn_rope_max_n(d->rope, info->n_ctx_train),
+                                     .created = rn_clock_unix()};
     for (size_t i = 0; i < info->n_kernels; i++) {
         rn_log(RN_LOG_DEBUG, "kernel %s=%s", info->kernels[i].op, info->kernels[i].row);
     }

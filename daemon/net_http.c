@@ -100,7 +100,7 @@ static json_t *model_object(const struct rn_net_model *m)
 {
     const struct rn_engine_info *info = m->info;
     return json_pack("{s:s, s:s, s:I, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}}", "id", info->model_id, "object", "model", "created",
-                     (json_int_t)m->created, "owned_by", "runnel", "max_model_len", (json_int_t)info->n_ctx_train, "meta", "n_ctx",
+                     (json_int_t)m->created, "owned_by", "runnel", "max_model_len", (json_int_t)m->max_window, "meta", "n_ctx",
                      (json_int_t)m->window, "n_ctx_train", (json_int_t)info->n_ctx_train, "n_vocab", (json_int_t)info->n_vocab, "n_params",
                      (json_int_t)info->n_params, "size", (json_int_t)info->weight_bytes);
 }

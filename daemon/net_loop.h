@@ -28,8 +28,9 @@ struct rn_net_params {
 struct rn_net_model {
     struct rn_service *service;
     const struct rn_engine_info *info;
-    uint32_t window; /* default N */
-    int64_t created; /* unix seconds */
+    uint32_t window;     /* default N */
+    uint32_t max_window; /* the largest N that a session may ask for, with the RoPE scaling that is configured */
+    int64_t created;     /* unix seconds */
 };
 
 /* Binds and listens. -EADDRINUSE, -EACCES, -EADDRNOTAVAIL: the address; -ENOMEM. */

@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from conftest import program
+from conftest import Daemon, program
 from events import OPENAI, check, create, read, read_all, text_of
 
 
@@ -331,6 +331,16 @@ def test_http_routes(fake):
             assert set(json.loads(body)['error']) == {'message', 'type', 'param', 'code'}
     assert json.loads(ask('/runnel/sessions?limit=1')[2]) == {'data': [{'id': 'sess_b'}]}
     assert ask('/v1/models', 'POST')[1]['allow'] == 'GET, HEAD'
+
+
+@pytest.mark.parametrize('flags, most', [((), 2048), (('--rope-scaling', 'none'), 2048), (('--rope-scaling', 'yarn:2.5'), 5120),
+                                         (('--rope-scaling', 'linear'), 2048 * 1000)])
+def test_the_longest_window_counts_the_rope_scaling(tmp_path, flags, most):
+    daemon = Daemon(program('RUNNELD_FAKE'), 'fake.gguf', tmp_path / 'state', *flags)
+    with urllib.request.urlopen(daemon.http + '/v1/models', timeout=10) as reply:
+        model = json.load(reply)['data'][0]
+    assert (model['max_model_len'], model['meta']['n_ctx_train'], model['meta']['n_ctx']) == (most, 2048, 2048)
+    assert daemon.stop() == 0
 
 
 def test_page_is_served_with_a_strict_policy(fake):
