@@ -9,7 +9,7 @@
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/cpu_internal.h"
 #include "runtime/cpu/pool.h"
-#include "runtime/cpu/repack.h"
+#include "runtime/tensor/repack.h"
 
 static size_t pad16(size_t n)
 {

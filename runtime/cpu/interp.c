@@ -7,10 +7,10 @@
 
 #include "runtime/cpu/cpu_internal.h"
 #include "runtime/cpu/pool.h"
-#include "runtime/cpu/repack.h"
 
 #include "runtime/base/clock.h"
 #include "runtime/base/err.h"
+#include "runtime/tensor/repack.h"
 
 /* Pieces per thread and product: enough to even out a neighbour that steals time, few enough to keep streams long. */
 #define PIECES 6

@@ -5,7 +5,7 @@
  * functions of their arguments: no allocation, no logging, no globals; pointers are 64-byte aligned unless said otherwise and do
  * not overlap. All run with flush-to-zero set.
  *
- * Quantised weights are repacked losslessly at load (repack.h) into blocks of 16 rows; activations are int8 in groups of 32.
+ * Quantised weights are repacked losslessly at load (tensor/repack.h) into blocks of 16 rows; activations are int8 in groups of 32.
  * Order of summation per output, for one row of tokens or many (numerics contract):
  *   acc = 0; for g ascending: acc = fma((float)isum_g, d_w * d_x, acc), and for types with a minimum acc = fma(sd_g, m_w, acc)
  * with isum_g = sum of q_w * q_x (q_w with its offset removed: Q4_0 0..15 minus 8) and sd_g = (float)(sum of q_x) * d_x. d_w and m_w

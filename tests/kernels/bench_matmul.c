@@ -8,7 +8,7 @@
 #include "runtime/base/mem.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/pool.h"
-#include "runtime/cpu/repack.h"
+#include "runtime/tensor/repack.h"
 #include "tests/kernels/matmul_internal.h"
 
 #define PIECE 8 // row blocks

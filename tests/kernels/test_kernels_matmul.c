@@ -14,8 +14,8 @@
 
 #include "runtime/base/mem.h"
 #include "runtime/cpu/pool.h"
-#include "runtime/cpu/repack.h"
 #include "runtime/tensor/quant.h"
+#include "runtime/tensor/repack.h"
 #include "tests/kernels/matmul_internal.h"
 
 /* ---- Inputs ------------------------------------------------------------------------------------------------------------------- */

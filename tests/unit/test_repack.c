@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "runtime/base/mem.h"
-#include "runtime/cpu/repack.h"
+#include "runtime/tensor/repack.h"
 
 static uint64_t rng = 0x9e3779b97f4a7c15;
 

@@ -5,11 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/cpu/repack.h"
 #include "runtime/cpu/rows_internal.h"
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/fmath.h"
 #include "runtime/tensor/quant.h"
+#include "runtime/tensor/repack.h"
 
 #define ROWS 16
 #define TOKENS 16 // that share the reading of a group

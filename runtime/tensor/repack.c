@@ -2,9 +2,10 @@
  *
  * Everything that differs between types is a row of the table: how many bits a code has, what scales there are, and a reader that takes
  * one group of a row out of the file's block. */
+#include "runtime/tensor/repack.h"
+
 #include <string.h>
 
-#include "runtime/cpu/repack.h"
 #include "runtime/tensor/quant.h"
 
 #define ROWS 16
