@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/text/jinja_lex.h"
+#include "runtime/text/jinja_parse_internal.h"
 
 static bool token_is(const struct rn_jinja_token *t, enum rn_jinja_token_kind kind, const char *s)
 {
@@ -81,6 +82,12 @@ struct rn_jinja_node *rn_jinja_parser_node(struct rn_jinja_parser *p, enum rn_ji
         n->at = (uint32_t)(p->t->text.data - p->source);
     }
     return n;
+}
+
+int rn_jinja_parser_new(struct rn_jinja_parser *p, enum rn_jinja_node_kind kind, struct rn_jinja_node **ret)
+{
+    *ret = rn_jinja_parser_node(p, kind);
+    return *ret ? 0 : rn_jinja_alloc_code(p->run);
 }
 
 /* Numbers a name. Equal names get equal ids. */

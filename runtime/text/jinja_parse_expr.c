@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/text/jinja_lex.h"
-#include "runtime/text/jinja_parse.h"
+#include "runtime/text/jinja_parse_internal.h"
 
 typedef int (*parse_fn)(struct rn_jinja_parser *p, struct rn_jinja_node **ret);
 
@@ -14,291 +14,16 @@ struct operator {
     enum rn_jinja_op op;
 };
 
-static int parse_or(struct rn_jinja_parser *p, struct rn_jinja_node **ret);
-static int parse_primary(struct rn_jinja_parser *p, struct rn_jinja_node **ret);
-static int parse_postfix(struct rn_jinja_parser *p, struct rn_jinja_node **node);
-
-static int new_node(struct rn_jinja_parser *p, enum rn_jinja_node_kind kind, struct rn_jinja_node **ret)
-{
-    *ret = rn_jinja_parser_node(p, kind);
-    return *ret ? 0 : rn_jinja_alloc_code(p->run);
-}
-
 /* A node at the current token around *node, which becomes its child a. */
 static int wrap(struct rn_jinja_parser *p, enum rn_jinja_node_kind kind, struct rn_jinja_node **node)
 {
     struct rn_jinja_node *n;
-    int r = new_node(p, kind, &n);
+    int r = rn_jinja_parser_new(p, kind, &n);
     if (r == 0) {
         n->a = *node;
         *node = n;
     }
     return r;
-}
-
-/* ---- literals ---- */
-
-static unsigned hex_value(const char *s, size_t n)
-{
-    unsigned v = 0;
-    for (size_t i = 0; i < n; i++) {
-        char c = s[i];
-        v = v * 16 + (unsigned)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
-    }
-    return v;
-}
-
-static size_t put_utf8(char *out, unsigned c)
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = n - 1; i > 0; i--) {
-        out[i] = (char)(0x80 | (c & 0x3f));
-        c >>= 6;
-    }
-    out[0] = (char)((n == 2 ? 0xc0 : n == 3 ? 0xe0 : 0xf0) | c);
-    return n;
-}
-
-/* \xHH, \uHHHH, \UHHHHHHHH and octal. Returns the bytes read behind the backslash; 0: no valid escape. */
-static size_t numeric_escape(const char *s, size_t len, unsigned *ret)
-{
-    if (s[0] >= '0' && s[0] <= '7') {
-        size_t n = 0;
-        for (*ret = 0; n < 3 && n < len && s[n] >= '0' && s[n] <= '7'; n++) {
-            *ret = *ret * 8 + (unsigned)(s[n] - '0');
-        }
-        return n;
-    }
-    size_t n = s[0] == 'x' ? 2 : s[0] == 'u' ? 4 : 8;
-    if (n + 1 > len || strspn(s + 1, "0123456789abcdefABCDEF") < n) {
-        return 0;
-    }
-    *ret = hex_value(s + 1, n);
-    return n + 1;
-}
-
-/* Decodes the inside of a string literal into out, which has room for len bytes. Escapes are Python's; an unknown one stays as it is. */
-static int unescape(struct rn_jinja_parser *p, const char *s, size_t len, char *out, size_t *ret_len)
-{
-    static const char letters[] = "ntr\\'\"abfv";
-    static const char values[] = "\n\t\r\\'\"\a\b\f\v";
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++) {
-        if (s[i] != '\\' || i + 1 >= len) {
-            out[n++] = s[i];
-            continue;
-        }
-        char c = s[++i];
-        const char *simple = c ? strchr(letters, c) : NULL;
-        if (simple) {
-            out[n++] = values[simple - letters];
-        } else if (c == 'x' || c == 'u' || c == 'U' || (c >= '0' && c <= '7')) {
-            unsigned code = 0;
-            size_t read = numeric_escape(s + i, len - i, &code);
-            if (read == 0 || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
-                p->run->at = (size_t)(s + i - 1 - p->source);
-                return rn_jinja_fail(p->run, -EINVAL, "an escape that is no character");
-            }
-            n += put_utf8(out + n, code);
-            i += read - 1;
-        } else if (c == 'N') {
-            p->run->at = (size_t)(s + i - 1 - p->source);
-            return rn_jinja_fail(p->run, -EINVAL, "the escape \\N is not supported");
-        } else if (c != '\n') {
-            out[n++] = '\\';
-            out[n++] = c;
-        }
-    }
-    *ret_len = n;
-    return 0;
-}
-
-/* One literal, or several in a row, which are joined. */
-static int parse_string(struct rn_jinja_parser *p, struct rn_jinja_node *n)
-{
-    size_t total = 0;
-    for (const struct rn_jinja_token *t = p->t; t->kind == RN_JINJA_T_STRING; t++) {
-        total += t->text.len;
-    }
-    char *out = rn_jinja_alloc(p->run, total, 1);
-    if (!out) {
-        return rn_jinja_alloc_code(p->run);
-    }
-    size_t len = 0;
-    int r = 0;
-    for (; r == 0 && p->t->kind == RN_JINJA_T_STRING; p->t++) {
-        size_t part = 0;
-        r = unescape(p, p->t->text.data + 1, p->t->text.len - 2, out + len, &part);
-        len += part;
-    }
-    n->constant = rn_jinja_string(out, len, RN_JINJA_OWN);
-    return r;
-}
-
-static int parse_number(struct rn_jinja_parser *p, struct rn_jinja_node *n)
-{
-    char buf[64];
-    size_t len = 0;
-    for (size_t i = 0; i < p->t->text.len; i++) {
-        if (p->t->text.data[i] != '_') {
-            if (len + 1 == sizeof(buf)) {
-                return rn_jinja_parser_fail(p, "a shorter number");
-            }
-            buf[len++] = p->t->text.data[i];
-        }
-    }
-    buf[len] = '\0';
-    if (p->t->kind == RN_JINJA_T_FLOAT) {
-        n->constant = rn_jinja_float(strtod(buf, NULL));
-    } else {
-        if (len > 1 && buf[0] == '0' && strspn(buf, "0") < len) {
-            return rn_jinja_parser_fail(p, "a number without leading zeros");
-        }
-        errno = 0;
-        n->constant = rn_jinja_int(strtoll(buf, NULL, 10));
-        if (errno == ERANGE) {
-            return rn_jinja_parser_fail(p, "a number of at most 64 bits");
-        }
-    }
-    p->t++;
-    return 0;
-}
-
-static int parse_list(struct rn_jinja_parser *p, struct rn_jinja_node *n)
-{
-    p->t++;
-    int r = 0;
-    while (r == 0 && !rn_jinja_parser_skip_op(p, "]")) {
-        if (n->list.n && (r = rn_jinja_parser_expect_op(p, ",")) < 0) {
-            break;
-        }
-        if (rn_jinja_parser_skip_op(p, "]")) {
-            break;
-        }
-        struct rn_jinja_node *item;
-        r = rn_jinja_parse_expression(p, &item);
-        r = r < 0 ? r : rn_jinja_parser_push(p, &n->list, item);
-    }
-    return r;
-}
-
-static int parse_dict(struct rn_jinja_parser *p, struct rn_jinja_node *n)
-{
-    p->t++;
-    int r = 0;
-    while (r == 0 && !rn_jinja_parser_skip_op(p, "}")) {
-        if (n->list.n && (r = rn_jinja_parser_expect_op(p, ",")) < 0) {
-            break;
-        }
-        if (rn_jinja_parser_skip_op(p, "}")) {
-            break;
-        }
-        struct rn_jinja_node *pair;
-        r = new_node(p, RN_JINJA_N_PAIR, &pair);
-        r = r < 0 ? r : rn_jinja_parse_expression(p, &pair->a);
-        r = r < 0 ? r : rn_jinja_parser_expect_op(p, ":");
-        r = r < 0 ? r : rn_jinja_parse_expression(p, &pair->b);
-        r = r < 0 ? r : rn_jinja_parser_close(p, pair);
-        r = r < 0 ? r : rn_jinja_parser_push(p, &n->list, pair);
-    }
-    return r;
-}
-
-static bool is_tuple_end(const struct rn_jinja_parser *p)
-{
-    return p->t->kind == RN_JINJA_T_PRINT_END || p->t->kind == RN_JINJA_T_BLOCK_END || rn_jinja_parser_at_op(p, ")") ||
-           rn_jinja_parser_at_name(p, "recursive");
-}
-
-/* brackets: an empty tuple is allowed. */
-static int tuple(struct rn_jinja_parser *p, bool plain, bool brackets, struct rn_jinja_node **ret)
-{
-    struct rn_jinja_node *n;
-    int r = new_node(p, RN_JINJA_N_TUPLE, &n);
-    bool comma = false;
-    while (r == 0 && !is_tuple_end(p)) {
-        struct rn_jinja_node *item;
-        r = plain ? parse_or(p, &item) : rn_jinja_parse_expression(p, &item);
-        r = r < 0 ? r : rn_jinja_parser_push(p, &n->list, item);
-        if (r < 0 || !rn_jinja_parser_skip_op(p, ",")) {
-            break;
-        }
-        comma = true;
-    }
-    if (r < 0) {
-        return r;
-    }
-    if (!comma && n->list.n == 1) {
-        *ret = n->list.data[0];
-        return 0;
-    }
-    if (n->list.n == 0 && !brackets) {
-        return rn_jinja_parser_fail(p, "an expression");
-    }
-    *ret = n;
-    return rn_jinja_parser_close(p, n);
-}
-
-int rn_jinja_parse_tuple(struct rn_jinja_parser *p, bool plain, struct rn_jinja_node **ret)
-{
-    return tuple(p, plain, /*brackets=*/false, ret);
-}
-
-static int parse_name(struct rn_jinja_parser *p, struct rn_jinja_node *n)
-{
-    static const struct {
-        const char *name;
-        int value; /* -1: none */
-    } constants[] = {{"true", 1}, {"True", 1}, {"false", 0}, {"False", 0}, {"none", -1}, {"None", -1}};
-    for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
-        if (rn_jinja_parser_skip_name(p, constants[i].name)) {
-            n->kind = RN_JINJA_N_CONST;
-            n->constant = constants[i].value < 0 ? rn_jinja_none() : rn_jinja_bool(constants[i].value);
-            return 0;
-        }
-    }
-    static const char *const words[] = {"if", "else", "elif", "for", "in", "is", "and", "or", "not"};
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        if (rn_jinja_parser_at_name(p, words[i])) {
-            return rn_jinja_parser_fail(p, "an expression");
-        }
-    }
-    return rn_jinja_parser_name(p, n, "a name");
-}
-
-static int parse_primary(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
-{
-    struct rn_jinja_node *n;
-    int r = new_node(p, RN_JINJA_N_CONST, &n);
-    if (r < 0) {
-        return r;
-    }
-    if (rn_jinja_parser_skip_op(p, "(")) {
-        r = tuple(p, /*plain=*/false, /*brackets=*/true, ret);
-        return r < 0 ? r : rn_jinja_parser_expect_op(p, ")");
-    }
-    if (p->t->kind == RN_JINJA_T_NAME) {
-        n->kind = RN_JINJA_N_NAME;
-        r = parse_name(p, n);
-    } else if (p->t->kind == RN_JINJA_T_STRING) {
-        r = parse_string(p, n);
-    } else if (p->t->kind == RN_JINJA_T_INT || p->t->kind == RN_JINJA_T_FLOAT) {
-        r = parse_number(p, n);
-    } else if (rn_jinja_parser_at_op(p, "[")) {
-        n->kind = RN_JINJA_N_LIST;
-        r = parse_list(p, n);
-    } else if (rn_jinja_parser_at_op(p, "{")) {
-        n->kind = RN_JINJA_N_DICT;
-        r = parse_dict(p, n);
-    } else {
-        r = rn_jinja_parser_fail(p, "an expression");
-    }
-    *ret = n;
-    return r < 0 ? r : rn_jinja_parser_close(p, n);
 }
 
 /* ---- postfix, filters, tests ---- */
@@ -309,10 +34,10 @@ static int parse_argument(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
     struct rn_jinja_node *n = NULL;
     int r = 0;
     if (rn_jinja_parser_at_op(p, "*") || rn_jinja_parser_at_op(p, "**")) {
-        r = new_node(p, rn_jinja_parser_at_op(p, "*") ? RN_JINJA_N_SPREAD : RN_JINJA_N_SPREAD_DICT, &n);
+        r = rn_jinja_parser_new(p, rn_jinja_parser_at_op(p, "*") ? RN_JINJA_N_SPREAD : RN_JINJA_N_SPREAD_DICT, &n);
         p->t++;
     } else if (p->t->kind == RN_JINJA_T_NAME && p->t[1].kind == RN_JINJA_T_OP && p->t[1].text.len == 1 && p->t[1].text.data[0] == '=') {
-        r = new_node(p, RN_JINJA_N_KEYWORD, &n);
+        r = rn_jinja_parser_new(p, RN_JINJA_N_KEYWORD, &n);
         r = r < 0 ? r : rn_jinja_parser_name(p, n, "a name");
         p->t++;
     }
@@ -396,8 +121,8 @@ static int parse_attribute(struct rn_jinja_parser *p, struct rn_jinja_node **nod
     struct rn_jinja_node *n = *node;
     if (r == 0 && p->t->kind == RN_JINJA_T_INT) {
         n->kind = RN_JINJA_N_ITEM;
-        r = new_node(p, RN_JINJA_N_CONST, &n->b);
-        r = r < 0 ? r : parse_number(p, n->b);
+        r = rn_jinja_parser_new(p, RN_JINJA_N_CONST, &n->b);
+        r = r < 0 ? r : rn_jinja_parse_number(p, n->b);
         r = r < 0 ? r : rn_jinja_parser_close(p, n->b);
     } else if (r == 0) {
         r = rn_jinja_parser_name(p, n, "a name");
@@ -468,7 +193,7 @@ static int parse_test(struct rn_jinja_parser *p, struct rn_jinja_node **node)
         r = parse_arguments(p, n);
     } else if (r == 0 && at_bare_argument(p)) {
         struct rn_jinja_node *argument;
-        r = parse_primary(p, &argument);
+        r = rn_jinja_parse_primary(p, &argument);
         r = r < 0 ? r : parse_postfix(p, &argument);
         r = r < 0 ? r : rn_jinja_parser_push(p, &n->list, argument);
     }
@@ -516,13 +241,13 @@ static int parse_unary(struct rn_jinja_parser *p, bool with_filters, struct rn_j
     }
     if (rn_jinja_parser_at_op(p, "-") || rn_jinja_parser_at_op(p, "+")) {
         struct rn_jinja_node *n;
-        r = new_node(p, rn_jinja_parser_at_op(p, "-") ? RN_JINJA_N_NEGATE : RN_JINJA_N_PLUS, &n);
+        r = rn_jinja_parser_new(p, rn_jinja_parser_at_op(p, "-") ? RN_JINJA_N_NEGATE : RN_JINJA_N_PLUS, &n);
         p->t++;
         r = r < 0 ? r : parse_unary(p, /*with_filters=*/false, &n->a);
         r = r < 0 ? r : rn_jinja_parser_close(p, n);
         *ret = n;
     } else {
-        r = parse_primary(p, ret);
+        r = rn_jinja_parse_primary(p, ret);
     }
     r = r < 0 ? r : parse_postfix(p, ret);
     if (r == 0 && with_filters) {
@@ -583,7 +308,7 @@ static int parse_concat(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
         return r;
     }
     struct rn_jinja_node *n;
-    r = new_node(p, RN_JINJA_N_CONCAT, &n);
+    r = rn_jinja_parser_new(p, RN_JINJA_N_CONCAT, &n);
     r = r < 0 ? r : rn_jinja_parser_push(p, &n->list, *ret);
     while (r == 0 && rn_jinja_parser_skip_op(p, "~")) {
         struct rn_jinja_node *item;
@@ -640,7 +365,7 @@ static int parse_compare(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
             n = *ret;
         }
         struct rn_jinja_node *operand = NULL;
-        r = r < 0 ? r : new_node(p, RN_JINJA_N_OPERAND, &operand);
+        r = r < 0 ? r : rn_jinja_parser_new(p, RN_JINJA_N_OPERAND, &operand);
         p->t = after;
         if (r == 0) {
             operand->op = (uint8_t)op;
@@ -659,7 +384,7 @@ static int parse_not(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
     }
     struct rn_jinja_node *n;
     int r = rn_jinja_parser_enter(p);
-    r = r < 0 ? r : new_node(p, RN_JINJA_N_NOT, &n);
+    r = r < 0 ? r : rn_jinja_parser_new(p, RN_JINJA_N_NOT, &n);
     if (r == 0) {
         p->t++;
         r = parse_not(p, &n->a);
@@ -690,7 +415,7 @@ static int parse_and(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
     return parse_logic(p, parse_not, "and", RN_JINJA_N_AND, ret);
 }
 
-static int parse_or(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
+int rn_jinja_parse_or(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
 {
     return parse_logic(p, parse_and, "or", RN_JINJA_N_OR, ret);
 }
@@ -698,16 +423,16 @@ static int parse_or(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
 int rn_jinja_parse_expression(struct rn_jinja_parser *p, struct rn_jinja_node **ret)
 {
     int r = rn_jinja_parser_enter(p);
-    r = r < 0 ? r : parse_or(p, ret);
+    r = r < 0 ? r : rn_jinja_parse_or(p, ret);
     while (r == 0 && rn_jinja_parser_at_name(p, "if")) {
         struct rn_jinja_node *n;
-        r = new_node(p, RN_JINJA_N_CHOICE, &n);
+        r = rn_jinja_parser_new(p, RN_JINJA_N_CHOICE, &n);
         p->t++;
         if (r < 0) {
             break;
         }
         n->b = *ret;
-        r = parse_or(p, &n->a);
+        r = rn_jinja_parse_or(p, &n->a);
         if (r == 0 && rn_jinja_parser_skip_name(p, "else")) {
             r = rn_jinja_parse_expression(p, &n->c);
         }
@@ -724,12 +449,12 @@ int rn_jinja_parse_target(struct rn_jinja_parser *p, bool attribute, struct rn_j
 {
     bool brackets = rn_jinja_parser_skip_op(p, "(");
     struct rn_jinja_node *n;
-    int r = new_node(p, RN_JINJA_N_TUPLE, &n);
+    int r = rn_jinja_parser_new(p, RN_JINJA_N_TUPLE, &n);
     bool comma = false;
     while (r == 0) {
         struct rn_jinja_node *name;
-        r = new_node(p, RN_JINJA_N_NAME, &name);
-        r = r < 0 ? r : parse_name(p, name);
+        r = rn_jinja_parser_new(p, RN_JINJA_N_NAME, &name);
+        r = r < 0 ? r : rn_jinja_parse_name(p, name);
         if (r == 0 && name->kind != RN_JINJA_N_NAME) {
             p->t--;
             r = rn_jinja_parser_fail(p, "a name to assign to");
