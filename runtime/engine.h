@@ -39,6 +39,7 @@ struct rn_engine_info {
     const char *model_id;    /* general.name made an id: lower case, spaces to '-' ; or the file's stem */
     const char *arch;
     const char *device;      /* "cpu avx512vnni 2 threads" */
+    const char *note;        /* what device "auto" decided and why; "" where the device was named */
     const char *fingerprint; /* names build, backend, kernels, KV type: equal fingerprints give equal bits */
     const char *kv;
     uint32_t n_vocab, n_ctx_train, n_layers, n_threads;
@@ -55,6 +56,13 @@ int rn_engine_create(struct rn_engine **ret, const struct rn_engine_params *para
 void rn_engine_destroy(struct rn_engine *e); /* all its sequences must be gone */
 const struct rn_engine_info *rn_engine_info(const struct rn_engine *e);
 const struct rn_text *rn_engine_text(const struct rn_engine *e);
+
+/* True after a step that failed with -EIO: the device is lost, every step fails with -EIO until rn_engine_rebuild succeeds. */
+bool rn_engine_is_down(const struct rn_engine *e);
+/* Loads the model again from its file onto the same device. All its sequences must be gone, as their pages are; text and info stay as they
+ * are. 0; -ESTALE: the file, the device, its driver or its kernels are not those of before; -ENODEV, -EIO, -ENOMEM …: not now, may be tried
+ * again. Takes as long as loading does. */
+int rn_engine_rebuild(struct rn_engine *e, struct rn_err *err);
 
 /* ---- Sequences --------------------------------------------------------------------------------------------------------------------- */
 
@@ -143,3 +151,10 @@ struct rn_engine_cost {
 #define RN_ENGINE_COSTS 16
 /* The kinds that cost anything, at most RN_ENGINE_COSTS; returns how many. */
 size_t rn_engine_costs(const struct rn_engine *e, struct rn_engine_cost ret[RN_ENGINE_COSTS]);
+
+struct rn_engine_host_cost {
+    uint64_t steps, calls;       /* calls of the device's driver, in all steps */
+    double ns;                   /* spent on them and around them, without the waiting */
+};
+/* What steps cost the host since load, or since rn_engine_profile(on). false: this device has no such cost. */
+bool rn_engine_host_cost(const struct rn_engine *e, struct rn_engine_host_cost *ret);

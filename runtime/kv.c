@@ -20,24 +20,27 @@ static uint32_t class_of(uint32_t group, bool window)
     return group * 2 + (window ? 1 : 0);
 }
 
-int rn_kv_pool_init(struct rn_kv_pool *pool, const struct rn_backend_ops *ops, struct rn_backend *backend, uint32_t n_groups, uint64_t limit,
-                    struct rn_err *err)
+int rn_kv_pool_init(struct rn_kv_pool *pool, struct rn_backend *backend, uint32_t n_groups, uint64_t limit, struct rn_err *err)
 {
-    *pool = (struct rn_kv_pool){.ops = ops, .backend = backend, .n_groups = n_groups, .limit = limit};
+    const struct rn_backend_ops *ops = rn_ops_of(backend);
+    *pool = (struct rn_kv_pool){.n_groups = n_groups, .limit = limit};
     pool->classes = rn_mem_alloc(2 * (size_t)n_groups, sizeof *pool->classes);
     if (!pool->classes) {
         return rn_err_nomem(err, 2 * (size_t)n_groups * sizeof *pool->classes, "page classes");
     }
-    for (uint32_t g = 0; g < n_groups; g++) {
-        pool->classes[class_of(g, false)].page_bytes = ops->page_bytes(backend, g, true);
-        pool->classes[class_of(g, true)].page_bytes = ops->page_bytes(backend, g, false);
+    for (uint32_t c = 0; c < 2 * n_groups; c++) {
+        struct rn_kv_class *class = &pool->classes[c];
+        class->group = c / 2;
+        class->backend = ops->part ? ops->part(backend, c / 2, &class->group) : backend;
+        class->page_bytes = rn_ops_of(class->backend)->page_bytes(class->backend, class->group, c % 2 == 0);
     }
     return 0;
 }
 
 static void slab_free(struct rn_kv_pool *pool, struct rn_kv_slab *slab)
 {
-    pool->ops->page_free(pool->backend, slab->data, slab->bytes);
+    struct rn_backend *backend = pool->classes[slab->class_index].backend;
+    rn_ops_of(backend)->page_free(backend, slab->data, slab->bytes);
     rn_mem_free(slab);
 }
 
@@ -66,7 +69,7 @@ static bool add_slab(struct rn_kv_pool *pool, uint32_t class_index)
         return false;
     }
     slab->bytes = class->page_bytes * SLAB_PAGES;
-    slab->data = pool->ops->page_alloc(pool->backend, slab->bytes);
+    slab->data = rn_ops_of(class->backend)->page_alloc(class->backend, slab->bytes);
     if (!slab->data) {
         rn_mem_free(slab);
         return false;
@@ -143,6 +146,12 @@ void rn_kv_page_share(struct rn_kv_page *page)
     page->refs++;
 }
 
+void rn_kv_page_copy(struct rn_kv_pool *pool, uint32_t group, bool window, void *dst, const void *src, uint32_t n_tokens)
+{
+    const struct rn_kv_class *class = &pool->classes[class_of(group, window)];
+    rn_ops_of(class->backend)->page_copy(class->backend, class->group, !window, dst, src, n_tokens);
+}
+
 void rn_kv_page_drop(struct rn_kv_pool *pool, struct rn_kv_page *page)
 {
     if (!page || --page->refs > 0) {
@@ -151,7 +160,7 @@ void rn_kv_page_drop(struct rn_kv_pool *pool, struct rn_kv_page *page)
     struct rn_kv_class *class = &pool->classes[page->slab->class_index];
     page->slab->n_used--;
     pool->used -= class->page_bytes;
-    pool->ops->page_clear(pool->backend, page->data, class->page_bytes);
+    rn_ops_of(class->backend)->page_clear(class->backend, page->data, class->page_bytes);
     page->next = class->free;
     class->free = page;
 }

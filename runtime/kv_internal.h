@@ -25,24 +25,25 @@ struct rn_kv_page {
 struct rn_kv_class {         /* one per (group, stream) */
     size_t page_bytes;
     struct rn_kv_page *free;
+    struct rn_backend *backend; /* borrowed: who has these pages */
+    uint32_t group;             /* there */
 };
 
 struct rn_kv_pool {
-    const struct rn_backend_ops *ops;
-    struct rn_backend *backend;      /* borrowed */
     uint32_t n_groups;
     struct rn_kv_class *classes;     /* [n_groups][2], stream 1 = window */
     struct rn_kv_slab *slabs;        /* all, newest first */
     uint64_t limit, used, reserved;  /* bytes: of the pool, of pages handed out, promised to sequences */
 };
 
-int rn_kv_pool_init(struct rn_kv_pool *pool, const struct rn_backend_ops *ops, struct rn_backend *backend, uint32_t n_groups, uint64_t limit,
-                    struct rn_err *err);
+int rn_kv_pool_init(struct rn_kv_pool *pool, struct rn_backend *backend, uint32_t n_groups, uint64_t limit, struct rn_err *err);
 void rn_kv_pool_finish(struct rn_kv_pool *pool);
 
 /* A page with one reference, or NULL: no memory within the limit. */
 struct rn_kv_page *rn_kv_page_take(struct rn_kv_pool *pool, uint32_t group, bool window);
 void rn_kv_page_share(struct rn_kv_page *page);
+/* Copies the first n_tokens tokens of a page into another of the same kind. */
+void rn_kv_page_copy(struct rn_kv_pool *pool, uint32_t group, bool window, void *dst, const void *src, uint32_t n_tokens);
 /* NULL is fine. The last reference gives the page back to the pool. */
 void rn_kv_page_drop(struct rn_kv_pool *pool, struct rn_kv_page *page);
 

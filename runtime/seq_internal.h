@@ -102,4 +102,3 @@ void rn_seq_finish_pages(struct rn_seq *s);
 struct rn_kv_pool *rn_engine_pool(struct rn_engine *e);
 const struct rn_program *rn_engine_program(const struct rn_engine *e);
 float rn_engine_rope_base(const struct rn_engine *e);
-void rn_engine_copy_page(struct rn_engine *e, uint32_t group, bool pinned, void *dst, const void *src, uint32_t n_tokens);

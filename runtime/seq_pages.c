@@ -218,7 +218,7 @@ static int own_page(struct rn_seq *s, uint32_t g, enum stream stream, size_t i, 
     if (!copy) {
         return rn_err_set(err, -ENOMEM, "no free KV page for the copy of a shared one");
     }
-    rn_engine_copy_page(s->engine, g, stream == PINNED, copy->data, page->data, n_tokens);
+    rn_kv_page_copy(rn_engine_pool(s->engine), g, /*window=*/stream != PINNED, copy->data, page->data, n_tokens);
     rn_kv_page_drop(rn_engine_pool(s->engine), page);
     list->pages[i] = copy;
     list->data[i] = copy->data;

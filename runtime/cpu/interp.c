@@ -327,9 +327,16 @@ int rn_cpu_step(struct rn_backend *backend, const struct rn_step *step, struct r
             c->wanted[c->n_wanted++] = m;
         }
     }
+    uint32_t d_model = c->program->d_model;
+    for (uint32_t m = 0; m < step->n_rows && step->x_in; m++) {
+        memcpy(c->values[RN_VAL_X] + m * c->ld[RN_VAL_X], step->x_in + (size_t)m * d_model, d_model * sizeof(float));
+    }
     int r = rn_cpu_attn_plan(c, err);
     if (r == 0) {
         rn_pool_run(c->pool, walk, c);
+    }
+    for (uint32_t m = 0; m < step->n_rows && step->x_out && r == 0; m++) {
+        memcpy(step->x_out + (size_t)m * d_model, c->values[RN_VAL_X] + m * c->ld[RN_VAL_X], d_model * sizeof(float));
     }
     c->step = NULL;
     return r;

@@ -114,5 +114,16 @@ struct rn_backend_ops {
     const struct rn_op_cost *(*costs)(const struct rn_backend *b);
     /* What steps cost the host since load or profile(on). NULL: nothing to tell. */
     struct rn_host_cost (*host_cost)(const struct rn_backend *b);
+    /* Bytes that pages may take in all, beside what is loaded. NULL: as many as asked for. */
+    uint64_t (*page_budget)(const struct rn_backend *b);
+    /* A backend made of others: which of them has the pages of `group`, and as which of its groups. All page_* calls for that group then
+     * go there. NULL: this backend has them itself. */
+    struct rn_backend *(*part)(struct rn_backend *b, uint32_t group, uint32_t *ret_group);
 };
+
+/* The table of any backend: its first member. */
+static inline const struct rn_backend_ops *rn_ops_of(const struct rn_backend *b)
+{
+    return *(const struct rn_backend_ops *const *)(const void *)b;
+}
 

@@ -1,0 +1,158 @@
+/* Choosing a device. "auto" takes the first GPU that can be used, never a software device, and says in a note what it did; what is named is
+ * taken or refused, never replaced. */
+#include "runtime/device_internal.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/err.h"
+#include "runtime/cpu/cpu.h"
+#include "runtime/vulkan/gpu.h"
+
+enum kind { CPU, AUTO, VULKAN };
+
+static int parse(const char *device, enum kind *ret, const char **ret_selector, struct rn_err *err)
+{
+    *ret_selector = "";
+    if (!device || strcmp(device, "cpu") == 0) {
+        *ret = CPU;
+    } else if (strcmp(device, "auto") == 0) {
+        *ret = AUTO;
+    } else if (strcmp(device, "vulkan") == 0) {
+        *ret = VULKAN;
+    } else if (strncmp(device, "vulkan:", 7) == 0 && device[7]) {
+        *ret = VULKAN;
+        *ret_selector = device + 7;
+    } else {
+        return rn_err_set(err, -EINVAL, "device is '%s', known are auto, cpu, vulkan, vulkan:INDEX and vulkan:NAME", device);
+    }
+    return 0;
+}
+
+int rn_device_parse(const char *device, struct rn_err *err)
+{
+    enum kind kind;
+    const char *selector;
+    return parse(device, &kind, &selector, err);
+}
+
+static bool contains(const char *text, const char *part)
+{
+    for (; *text; text++) {
+        size_t i = 0;
+        while (part[i] && tolower((unsigned char)text[i]) == tolower((unsigned char)part[i])) {
+            i++;
+        }
+        if (!part[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool fits(const struct rn_gpu_info *gpu, const char *selector)
+{
+    if (!selector[0]) {
+        return !gpu->is_cpu;
+    }
+    char *end;
+    unsigned long index = strtoul(selector, &end, 10);
+    bool is_index = isdigit((unsigned char)selector[0]) && !*end;
+    return is_index ? gpu->index == index : contains(gpu->name, selector);
+}
+
+/* "0 'llvmpipe' is a software device, taken only when named; 1 'X' …" */
+static void list_reasons(const struct rn_gpu_info *list, size_t n, const char *selector, char *ret, size_t size)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < n && at < size; i++) {
+        const struct rn_gpu_info *gpu = &list[i];
+        const char *why = gpu->refused[0] ? gpu->refused : gpu->is_cpu && !selector[0] ? "a software device, taken only when named" : "usable";
+        int len = snprintf(ret + at, size - at, "%s%u '%s': %s", i ? "; " : "", gpu->index, gpu->name, why);
+        at += len > 0 ? (size_t)len : 0;
+    }
+}
+
+const struct rn_gpu_info *rn_device_pick(const struct rn_gpu_info *list, size_t n, const char *selector, struct rn_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (fits(&list[i], selector) && !list[i].refused[0]) {
+            return &list[i];
+        }
+    }
+    char reasons[400] = "there is none";
+    list_reasons(list, n, selector, reasons, sizeof reasons);
+    if (selector[0]) {
+        (void)rn_err_set(err, -ENODEV, "no usable Vulkan device '%s' (%s)", selector, reasons);
+    } else {
+        (void)rn_err_set(err, -ENODEV, "no usable GPU (%s)", reasons);
+    }
+    return NULL;
+}
+
+void rn_device_take_cpu(struct rn_device *d, const char *why)
+{
+    *d = (struct rn_device){.ops = &rn_cpu_backend, .by_auto = true};
+    snprintf(d->note, sizeof d->note, "auto: cpu, %s", why);
+}
+
+#if RN_HAVE_VULKAN
+
+static int choose_gpu(struct rn_device *ret, const char *selector, const char *mask, struct rn_err *err)
+{
+    struct rn_gpu_info *list = NULL;
+    size_t n = 0;
+    int r = rn_gpu_list(&list, &n, mask, err);
+    if (r < 0) {
+        return r;
+    }
+    const struct rn_gpu_info *gpu = rn_device_pick(list, n, selector, err);
+    if (gpu) {
+        *ret = (struct rn_device){.ops = &rn_vulkan_backend, .index = gpu->index, .budget = gpu->budget, .shares_memory = gpu->integrated || gpu->is_cpu};
+        snprintf(ret->gpu, sizeof ret->gpu, "%u", gpu->index);
+        snprintf(ret->name, sizeof ret->name, "%.*s", (int)sizeof ret->name - 1, gpu->name);
+    }
+    rn_gpu_list_free(list);
+    return gpu ? 0 : -ENODEV;
+}
+
+#else
+
+static int choose_gpu(struct rn_device *ret, const char *selector, const char *mask, struct rn_err *err)
+{
+    (void)ret;
+    (void)selector;
+    (void)mask;
+    return rn_err_set(err, -ENOTSUP, "this build has no Vulkan (meson option 'vulkan')");
+}
+
+#endif
+
+int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_mask, struct rn_err *err)
+{
+    enum kind kind;
+    const char *selector;
+    int r = parse(device, &kind, &selector, err);
+    if (r < 0) {
+        return r;
+    }
+    if (kind == CPU) {
+        *ret = (struct rn_device){.ops = &rn_cpu_backend};
+        return 0;
+    }
+    struct rn_err why = {0};
+    r = choose_gpu(ret, selector, gpu_mask, &why);
+    if (kind == VULKAN) {
+        return r < 0 ? rn_err_set(err, r, "device '%s': %s", device, why.text) : 0;
+    }
+    if (r < 0) {
+        rn_device_take_cpu(ret, why.text);
+    }
+    ret->by_auto = true;
+    if (r == 0) {
+        snprintf(ret->note, sizeof ret->note, "auto: %s", ret->name);
+    }
+    return 0;
+}

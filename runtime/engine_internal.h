@@ -1,0 +1,35 @@
+/* Inside of the engine: what engine.c (steps) and engine_load.c (bringing it up, and up again) share. Private to runtime/. */
+#pragma once
+
+#include "runtime/device_internal.h"
+#include "runtime/seq_internal.h"
+
+/* Rows per pass. 256: 16 tiles of 16 tokens keep the many-row kernels busy; twice as many gained nothing on 576..2048 columns. */
+#define RN_MAX_ROWS 256
+
+struct rn_engine {
+    /* config, kept for a rebuild: its texts are owned */
+    struct rn_engine_params params;
+    struct rn_device device;
+    enum rn_kv_type kv;
+    uint32_t n_threads;
+    /* the model */
+    struct rn_program *program;
+    const struct rn_backend_ops *ops;
+    struct rn_backend *backend;  /* NULL after a rebuild that failed */
+    struct rn_text *text;
+    struct rn_kv_pool pool;
+    struct rn_engine_info info;
+    char model_id[128], arch[32], device_line[160], fingerprint[256];
+    float rope_base;
+    struct rn_kernel_row *kernels;
+    /* state */
+    bool down;                   /* a step failed with -EIO: no step until a rebuild */
+    /* one pass */
+    struct rn_step_row rows[RN_MAX_ROWS];
+    struct rn_step_view views[RN_MAX_ROWS];
+    struct rn_step_pages *pages; /* [RN_MAX_ROWS][n_groups] */
+    float *angles;               /* [RN_MAX_ROWS][n_ropes][2][n_rot] */
+    size_t angle_stride;
+    uint32_t n_rows, n_views;
+};
