@@ -39,6 +39,10 @@ static const struct flag flags[] = {
      .help = "a session without its pages is rebased beyond this; 0 = 8 windows"},
     {"max-concurrent", "M", INTEGER, AT(max_concurrent), 1, 256, .preset = "8", .help = "answers that run at once"},
     {"cpu-mask", "ROWS", STRING, AT(cpu_mask), .help = "kernel rows to hide"},
+    {"device", "DEVICE", STRING, AT(device), .preset = "auto", .help = "auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME (see runnel doctor)"},
+    {"gpu-layers", "N", STRING, AT(gpu_layers), .preset = "auto",
+     .help = "the model's last N layers on the GPU, the others on the CPU; auto = all that fit"},
+    {"gpu-mask", "FEATURES", STRING, AT(gpu_mask), .help = "features of the GPU to leave unused"},
     {"linger", "SECONDS", INTEGER, AT(linger_s), 0, 86400, .preset = "10", .help = "answers of a dropped connection run on for this long"},
     {"idle-timeout", "SECONDS", INTEGER, AT(idle_timeout_s), 0, 604800, .preset = "900",
      .help = "close a connection without traffic; 0 = never"},
@@ -119,6 +123,11 @@ static void default_dir(char *ret, size_t bytes, const char *unit_variable, cons
     }
 }
 
+void rn_config_cache_dir(char *ret, size_t bytes)
+{
+    default_dir(ret, bytes, "CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache");
+}
+
 static int set_defaults(struct rn_config *config, struct rn_err *err)
 {
     *config = (struct rn_config){0};
@@ -129,7 +138,7 @@ static int set_defaults(struct rn_config *config, struct rn_err *err)
         }
     }
     default_dir(config->default_state_dir, sizeof config->default_state_dir, "STATE_DIRECTORY", "XDG_STATE_HOME", ".local/state");
-    default_dir(config->default_cache_dir, sizeof config->default_cache_dir, "CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache");
+    rn_config_cache_dir(config->default_cache_dir, sizeof config->default_cache_dir);
     config->state_dir = config->default_state_dir;
     config->cache_dir = config->default_cache_dir;
     return 0;

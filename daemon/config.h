@@ -34,6 +34,8 @@ struct rn_config {
     int64_t reread_limit; /* tokens; 0 = 8 N */
     int64_t max_concurrent;
     const char *cpu_mask;   /* NULL = none */
+    const char *device, *gpu_layers;
+    const char *gpu_mask;   /* NULL = none */
     int64_t linger_s;       /* a dropped connection's answers run on for this long */
     int64_t idle_timeout_s; /* a connection without messages and answers is closed after this long; 0 = never */
     const char *log_level;
@@ -46,6 +48,9 @@ struct rn_config {
 int rn_config_parse(struct rn_config *ret, int argc, char *const *argv, struct rn_err *err);
 
 void rn_config_help(FILE *out);
+
+/* Where what may be lost is kept unless --cache-dir says otherwise. */
+void rn_config_cache_dir(char *ret, size_t bytes);
 
 /* Splits "ADDR:PORT" ("127.0.0.1:0", "[::1]:7866", "localhost:7866"). ADDR is copied without brackets, "localhost" as "127.0.0.1".
  * -EINVAL: not of this shape. */

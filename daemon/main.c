@@ -79,11 +79,26 @@ static void on_progress(void *user, double share)
     }
 }
 
+static void on_tell(void *user, const char *line)
+{
+    (void)user;
+    rn_log(RN_LOG_INFO, "%s", line);
+}
+
 static int load_engine(struct daemon *d)
 {
     const struct rn_config *c = &d->config;
-    struct rn_engine_params params = {
-        .model = c->model, .n_threads = (uint32_t)c->threads, .cpu_mask = c->cpu_mask, .kv = c->kv, .progress = on_progress, .user = d};
+    struct rn_engine_params params = {.model = c->model,
+                                      .n_threads = (uint32_t)c->threads,
+                                      .cpu_mask = c->cpu_mask,
+                                      .device = c->device,
+                                      .gpu_layers = c->gpu_layers,
+                                      .gpu_mask = c->gpu_mask,
+                                      .cache_dir = c->cache_dir,
+                                      .kv = c->kv,
+                                      .progress = on_progress,
+                                      .tell = on_tell,
+                                      .user = d};
     int r = rn_engine_create(&d->engine, &params, &d->err);
     if (r < 0) {
         d->exit_code = r == -ENOMEM || r == -ENODEV ? RN_EXIT_UNAVAILABLE : RN_EXIT_NO_MODEL;

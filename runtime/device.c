@@ -94,41 +94,83 @@ const struct rn_gpu_info *rn_device_pick(const struct rn_gpu_info *list, size_t 
 
 void rn_device_take_cpu(struct rn_device *d, const char *why)
 {
-    *d = (struct rn_device){.ops = &rn_cpu_backend, .by_auto = true};
+    *d = (struct rn_device){.ops = &rn_cpu_backend, .by_auto = true, .told = true};
     snprintf(d->note, sizeof d->note, "auto: cpu, %s", why);
 }
 
 #if RN_HAVE_VULKAN
 
-static int choose_gpu(struct rn_device *ret, const char *selector, const char *mask, struct rn_err *err)
+int rn_device_list(struct rn_gpu_info **ret, size_t *ret_n, const char *gpu_mask, struct rn_err *err)
+{
+    return rn_gpu_list(ret, ret_n, gpu_mask, err);
+}
+
+void rn_device_list_free(struct rn_gpu_info *list)
+{
+    rn_gpu_list_free(list);
+}
+
+int rn_device_rights(struct rn_err *err)
+{
+    return rn_gpu_rights(err);
+}
+
+static const struct rn_backend_ops *const gpu_backend = &rn_vulkan_backend;
+
+#else
+
+int rn_device_list(struct rn_gpu_info **ret, size_t *ret_n, const char *gpu_mask, struct rn_err *err)
+{
+    (void)ret;
+    (void)ret_n;
+    (void)gpu_mask;
+    return rn_err_set(err, -ENOTSUP, "this build has no Vulkan (meson option 'vulkan')");
+}
+
+void rn_device_list_free(struct rn_gpu_info *list)
+{
+    (void)list;
+}
+
+int rn_device_rights(struct rn_err *err)
+{
+    (void)err;
+    return 0;
+}
+
+static const struct rn_backend_ops *const gpu_backend = NULL;
+
+#endif
+
+static bool has_hardware(const struct rn_gpu_info *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!list[i].is_cpu) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* *ret_refused: there is a GPU, but none that can be used. */
+static int choose_gpu(struct rn_device *ret, bool *ret_refused, const char *selector, const char *mask, struct rn_err *err)
 {
     struct rn_gpu_info *list = NULL;
     size_t n = 0;
-    int r = rn_gpu_list(&list, &n, mask, err);
+    int r = rn_device_list(&list, &n, mask, err);
     if (r < 0) {
         return r;
     }
     const struct rn_gpu_info *gpu = rn_device_pick(list, n, selector, err);
     if (gpu) {
-        *ret = (struct rn_device){.ops = &rn_vulkan_backend, .index = gpu->index, .budget = gpu->budget, .shares_memory = gpu->integrated || gpu->is_cpu};
+        *ret = (struct rn_device){.ops = gpu_backend, .index = gpu->index, .budget = gpu->budget, .shares_memory = gpu->integrated || gpu->is_cpu};
         snprintf(ret->gpu, sizeof ret->gpu, "%u", gpu->index);
         snprintf(ret->name, sizeof ret->name, "%.*s", (int)sizeof ret->name - 1, gpu->name);
     }
-    rn_gpu_list_free(list);
+    *ret_refused = !gpu && has_hardware(list, n);
+    rn_device_list_free(list);
     return gpu ? 0 : -ENODEV;
 }
-
-#else
-
-static int choose_gpu(struct rn_device *ret, const char *selector, const char *mask, struct rn_err *err)
-{
-    (void)ret;
-    (void)selector;
-    (void)mask;
-    return rn_err_set(err, -ENOTSUP, "this build has no Vulkan (meson option 'vulkan')");
-}
-
-#endif
 
 int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_mask, struct rn_err *err)
 {
@@ -142,17 +184,19 @@ int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_
         *ret = (struct rn_device){.ops = &rn_cpu_backend};
         return 0;
     }
-    struct rn_err why = {0};
-    r = choose_gpu(ret, selector, gpu_mask, &why);
+    struct rn_err why = {0}, rights = {0};
+    bool refused = false;
+    r = choose_gpu(ret, &refused, selector, gpu_mask, &why);
     if (kind == VULKAN) {
         return r < 0 ? rn_err_set(err, r, "device '%s': %s", device, why.text) : 0;
     }
     if (r < 0) {
-        rn_device_take_cpu(ret, why.text);
+        bool barred = rn_device_rights(&rights) < 0;
+        rn_device_take_cpu(ret, barred ? rights.text : why.text);
+        ret->told = barred || refused;
+        return 0;
     }
-    ret->by_auto = true;
-    if (r == 0) {
-        snprintf(ret->note, sizeof ret->note, "auto: %s", ret->name);
-    }
+    ret->by_auto = ret->told = true;
+    snprintf(ret->note, sizeof ret->note, "auto: %s", ret->name);
     return 0;
 }

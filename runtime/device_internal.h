@@ -10,6 +10,11 @@
 
 struct rn_gpu_info;
 
+/* rn_gpu_list, also where this build has no Vulkan (-ENOTSUP). rn_gpu_rights likewise: 0 there. */
+int rn_device_list(struct rn_gpu_info **ret, size_t *ret_n, const char *gpu_mask, struct rn_err *err);
+void rn_device_list_free(struct rn_gpu_info *list);
+int rn_device_rights(struct rn_err *err);
+
 struct rn_device {
     const struct rn_backend_ops *ops;
     bool by_auto;       /* "auto" decided: it may decide again, see rn_device_take_cpu */
@@ -18,6 +23,7 @@ struct rn_device {
     char name[128];     /* of the GPU */
     uint64_t budget;    /* bytes that may be used on the GPU now */
     bool shares_memory; /* the GPU's memory is the machine's */
+    bool told;          /* the note is of interest where nobody asked: a GPU is used, or one that is there is not */
     char note[RN_ERR_TEXT + 32]; /* what "auto" decided and why; "" where the device was named */
 };
 
@@ -26,7 +32,7 @@ int rn_device_parse(const char *device, struct rn_err *err);
 /* 0; -EINVAL: the text names no device; -ENODEV: it is not there or not usable (with the reasons); -ENOTSUP: this build or this machine
  * has no Vulkan. "auto" always finds one: the CPU, if no GPU can be used. */
 int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_mask, struct rn_err *err);
-/* After "auto" chose a GPU and it could not be used, or should not: the CPU, and why. */
+/* After "auto" chose a GPU and it could not be used, or should not: the CPU, and why (told). */
 void rn_device_take_cpu(struct rn_device *d, const char *why);
 
 /* The choice alone, among the devices of a list: for tests. selector: "" = the first GPU, INDEX, or a part of a NAME. NULL: none, *err says why. */

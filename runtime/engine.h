@@ -30,6 +30,7 @@ struct rn_engine_params {
     uint64_t max_resident;   /* bytes of KV; 0 = min(4 GiB, a quarter of the RAM) */
     bool poison;             /* tests: NaN and 65504 in all cells that nothing may read */
     void (*progress)(void *user, double share); /* called while loading; may be NULL */
+    void (*tell)(void *user, const char *line); /* what was decided, before it is done: which device, what goes where; may be NULL */
     void *user;
 };
 

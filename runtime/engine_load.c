@@ -152,14 +152,25 @@ static int load_backend(struct rn_engine *e, struct rn_err *err)
     return e->ops->load(&e->backend, e->program, &params, err);
 }
 
+static void tell(const struct rn_engine *e)
+{
+    if (e->device.told && e->params.tell) {
+        e->params.tell(e->params.user, e->device.note);
+    }
+}
+
 /* The device that the user asked for. Only "auto" goes on without a GPU that turns out to be unusable, and says so. */
 static int choose_backend(struct rn_engine *e, struct rn_err *err)
 {
     struct rn_err why = {0};
     int r = rn_device_choose(&e->device, e->params.device, e->params.gpu_mask, err);
-    r = r < 0 ? r : load_backend(e, &why);
+    if (r == 0) {
+        tell(e);
+        r = load_backend(e, &why);
+    }
     if (r < 0 && e->device.by_auto && e->device.ops != &rn_cpu_backend) {
         rn_device_take_cpu(&e->device, why.text);
+        tell(e);
         why = (struct rn_err){0};
         r = load_backend(e, &why);
     }

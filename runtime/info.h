@@ -28,12 +28,18 @@ int rn_info_model(json_t **ret, const char *path, struct rn_err *err);
 struct rn_info_machine {
     uint32_t n_threads;   /* 0 = physical cores */
     const char *cpu_mask; /* kernel rows to hide; NULL = none */
+    const char *device;   /* as rn_engine_params.device: which would be taken? NULL = not asked */
+    const char *gpu_mask; /* features to hide; NULL = none */
     uint32_t measure_ms;  /* how long to measure; 0 = not at all */
 };
 
 /* This machine:
  *   cpu        {name, flags, logical, cores, quota, threads, rows: {operation: row}}; quota is null without one
  *   memory     {bytes, available, huge_pages}
+ *   gpus       [{index, name, driver, features, refused, software, integrated, memory, budget}]; refused: null, or why
+ *   no_gpus    why that list could not be had; absent where it could
+ *   rights     what this user lacks to use a GPU; absent where nothing is known to be missing
+ *   device     {asked, takes, reason}: takes null where it cannot be had, reason why, or why "auto" came to it
  *   measured   {read_gb_per_s, int8_tops}
  * 0; -EINVAL: the mask names no row; -ENOMEM. */
 int rn_info_machine(json_t **ret, const struct rn_info_machine *params, struct rn_err *err);

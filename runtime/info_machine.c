@@ -9,7 +9,9 @@
 #include "runtime/base/err.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/cpu/kernels.h"
+#include "runtime/device_internal.h"
 #include "runtime/info.h"
+#include "runtime/vulkan/gpu.h"
 
 // What kernels use or could use, as Linux spells it.
 static const char *const flags_of_interest[] = {
@@ -103,6 +105,47 @@ static json_t *read_memory(void)
     return o;
 }
 
+// Text of a driver: what is not UTF-8 is left out.
+static json_t *text_or_null(const char *text)
+{
+    json_t *v = text[0] ? json_string(text) : NULL;
+    return v ? v : json_null();
+}
+
+static json_t *gpu_json(const struct rn_gpu_info *gpu)
+{
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:b, s:b, s:I, s:I}", "index", (json_int_t)gpu->index, "name", text_or_null(gpu->name), "driver",
+                     text_or_null(gpu->driver), "features", text_or_null(gpu->features), "refused", text_or_null(gpu->refused), "software",
+                     (int)gpu->is_cpu, "integrated", (int)gpu->integrated, "memory", (json_int_t)gpu->memory, "budget", (json_int_t)gpu->budget);
+}
+
+static int add_gpus(json_t *o, const char *mask)
+{
+    struct rn_gpu_info *list = NULL;
+    struct rn_err why = {0}, rights = {0};
+    size_t n = 0;
+    json_t *all = json_array();
+    int r = rn_device_list(&list, &n, mask, &why) < 0 ? json_object_set_new(o, "no_gpus", text_or_null(why.text)) : 0;
+    for (size_t i = 0; i < n; i++) {
+        r |= json_array_append_new(all, gpu_json(&list[i]));
+    }
+    rn_device_list_free(list);
+    if (rn_device_rights(&rights) < 0) {
+        r |= json_object_set_new(o, "rights", text_or_null(rights.text));
+    }
+    return r | json_object_set_new(o, "gpus", all);
+}
+
+static int add_device(json_t *o, const struct rn_info_machine *params)
+{
+    struct rn_device d;
+    struct rn_err why = {0};
+    int r = rn_device_choose(&d, params->device, params->gpu_mask, &why);
+    const char *takes = r < 0 ? "" : d.gpu[0] ? d.name : "cpu";
+    return json_object_set_new(o, "device", json_pack("{s:s, s:o, s:o}", "asked", params->device, "takes", text_or_null(takes), "reason",
+                                                      text_or_null(r < 0 ? why.text : d.note)));
+}
+
 int rn_info_machine(json_t **ret, const struct rn_info_machine *params, struct rn_err *err)
 {
     uint32_t n_threads = params->n_threads ? params->n_threads : rn_cpu_threads_default();
@@ -114,7 +157,9 @@ int rn_info_machine(json_t **ret, const struct rn_info_machine *params, struct r
     }
     json_t *o = json_pack("{s:o, s:o}", "cpu", read_cpu(n_threads, rows), "memory", read_memory());
     json_decref(rows);
-    if (o && params->measure_ms) {
+    r = o ? add_gpus(o, params->gpu_mask) : -1;
+    r = r < 0 || !params->device ? r : add_device(o, params);
+    if (r == 0 && params->measure_ms) {
         double read, tops;
         rn_cpu_measure(n_threads, params->measure_ms, &read, &tops);
         r = json_object_set_new(o, "measured", json_pack("{s:f, s:f}", "read_gb_per_s", read, "int8_tops", tops));

@@ -69,6 +69,8 @@ struct result {
     double tokens_per_s, stdev, gb_per_s, gmac_per_s, share;
     struct rn_engine_cost costs[RN_ENGINE_COSTS]; // of one repetition, with --ops
     size_t n_costs;
+    struct rn_engine_host_cost host; // of all repetitions
+    bool has_host;
 };
 
 /* ---- Feeding ----------------------------------------------------------------------------------------------------------------------- */
@@ -192,6 +194,8 @@ static int once(struct bench *b, const struct rn_seq *filled, bool is_decode, ui
 static int repeat(struct bench *b, const struct rn_seq *filled, bool is_decode, uint32_t n, struct result *ret, struct rn_err *err)
 {
     double sum = 0, squares = 0, ms;
+    struct rn_engine_host_cost before = {0};
+    ret->has_host = rn_engine_host_cost(b->engine, &before);
     for (uint32_t i = 0; i < b->args->repetitions; i++) {
         int r = once(b, filled, is_decode, n, ret->depth, &ms, err);
         if (r < 0) {
@@ -200,6 +204,11 @@ static int repeat(struct bench *b, const struct rn_seq *filled, bool is_decode, 
         double rate = n / (ms / 1e3);
         sum += rate;
         squares += rate * rate;
+    }
+    if (ret->has_host && rn_engine_host_cost(b->engine, &ret->host)) {
+        ret->host.steps -= before.steps;
+        ret->host.calls -= before.calls;
+        ret->host.ns -= before.ns;
     }
     if (b->args->by_operation) {
         rn_engine_profile(b->engine, true);
@@ -297,8 +306,15 @@ static json_t *to_json(const struct bench *b, const struct result *results, size
         if (b->args->by_operation) {
             r |= json_object_set_new(json_array_get(list, i), "ops", costs_json(b, x));
         }
+        if (x->has_host && x->host.steps) {
+            double steps = (double)x->host.steps;
+            r |= json_object_set_new(json_array_get(list, i), "host",
+                                     json_pack("{s:f, s:f}", "calls_per_step", rounded((double)x->host.calls / steps), "us_per_step",
+                                               rounded(x->host.ns / steps / 1e3)));
+        }
     }
-    json_t *v = json_pack("{s:s, s:I, s:s, s:o, s:f, s:f, s:o}", "model", b->info->model_id, "threads", (json_int_t)b->info->n_threads,
+    json_t *v = json_pack("{s:s, s:s, s:I, s:s, s:o, s:f, s:f, s:o}", "model", b->info->model_id, "device",
+                          b->info->device, "threads", (json_int_t)b->info->n_threads,
                           "kv", b->info->kv, "rows", rows, "read_gb_per_s", rounded(b->read_gb_per_s), "int8_tops", rounded(b->int8_tops),
                           "results", list);
     if (r != 0) {
@@ -319,6 +335,10 @@ static int print_table(const struct bench *b, const struct result *results, size
         printf("%-8s %7u %7llu %12.2f ± %6.2f %9.2f %9.2f  %.0f %% of %s\n", x->test, x->tokens, (unsigned long long)x->depth,
                x->tokens_per_s, x->stdev, x->gb_per_s, x->gmac_per_s, 100 * x->share,
                x->test[0] == 'd' ? "the read bandwidth" : "the integer peak");
+        if (x->has_host && x->host.steps) {
+            double steps = (double)x->host.steps;
+            printf("  on the host  %10.1f µs and %.1f calls per step\n", x->host.ns / steps / 1e3, (double)x->host.calls / steps);
+        }
         print_costs(b, x);
     }
     printf("\nkernels:");

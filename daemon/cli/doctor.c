@@ -140,10 +140,42 @@ static void look_at_memory(struct doctor *d, const json_t *memory)
     }
 }
 
+/* One line per GPU; without rights to one the list is silent about it. */
+static void look_at_gpus(struct doctor *d, const json_t *machine)
+{
+    size_t i;
+    json_t *gpu;
+    if (at(machine, "rights")) {
+        say(d, "GPU rights", "warn", "%s", text_at(machine, "rights"));
+    }
+    if (at(machine, "no_gpus")) {
+        say(d, "GPU", "note", "%s", text_at(machine, "no_gpus"));
+    }
+    json_array_foreach(at(machine, "gpus"), i, gpu)
+    {
+        const char *refused = text_at(gpu, "refused");
+        bool software = json_is_true(at(gpu, "software"));
+        const char *kind = software ? ", software: taken only when named" : json_is_true(at(gpu, "integrated")) ? ", integrated" : "";
+        say(d, "GPU", *refused ? "warn" : software ? "note" : "ok", "%.0f: %s%s; driver %s; %.0f MiB, %.0f MiB available; uses %s%s%s",
+            number_at(gpu, "index"), text_at(gpu, "name"), kind, text_at(gpu, "driver"), mib(number_at(gpu, "memory")),
+            mib(number_at(gpu, "budget")), *text_at(gpu, "features") ? text_at(gpu, "features") : "no optional feature",
+            *refused ? "; refused: " : "", refused);
+    }
+    const json_t *device = at(machine, "device");
+    const char *takes = text_at(device, "takes"), *reason = text_at(device, "reason");
+    if (*takes) {
+        say(d, "device", "ok", "--device %s takes %s%s%s%s", text_at(device, "asked"), takes, *reason ? " (" : "", reason, *reason ? ")" : "");
+    } else {
+        say(d, "device", "fail", "%s", reason);
+    }
+}
+
 static int look_at_machine(struct doctor *d, struct rn_err *err)
 {
     json_t *machine = NULL;
-    struct rn_info_machine params = {d->args->model.threads, d->args->model.cpu_mask, MEASURE_MS};
+    const struct rn_model_args *model = &d->args->model;
+    struct rn_info_machine params = {.n_threads = model->threads, .cpu_mask = model->cpu_mask, .device = model->device,
+                                     .gpu_mask = model->gpu_mask, .measure_ms = MEASURE_MS};
     int r = rn_info_machine(&machine, &params, err);
     if (r < 0) {
         return r;
@@ -151,6 +183,7 @@ static int look_at_machine(struct doctor *d, struct rn_err *err)
     const json_t *measured = at(machine, "measured");
     look_at_cpu(d, at(machine, "cpu"));
     look_at_memory(d, at(machine, "memory"));
+    look_at_gpus(d, machine);
     say(d, "speed", "ok", "reads %.1f GB/s, int8 peak %.2f tera operations/s", number_at(measured, "read_gb_per_s"),
         number_at(measured, "int8_tops"));
     put(d, "machine", machine);

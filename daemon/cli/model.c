@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/config.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
@@ -15,13 +16,19 @@
 #define WINDOW(field) offsetof(struct rn_window_args, field)
 #define SAMPLING(field) offsetof(struct rn_sampling_args, field)
 
-const struct rn_option rn_model_options[5] = {
+const struct rn_option rn_model_options[9] = {
     {"-m", "FILE", RN_OPTION_STRING, MODEL(model), "the model, a GGUF file"},
     {"--threads", "T", RN_OPTION_U32, MODEL(threads), "CPU threads; 0 = physical cores", .max = 1024, .preset = "0"},
     {"--cpu-mask", "ROWS", RN_OPTION_STRING, MODEL(cpu_mask), "kernel rows to hide, separated by commas"},
     {"--kv", "TYPE", RN_OPTION_CHOICE, MODEL(kv), "type of the KV cells", .choices = "q8_0|f16", .preset = "q8_0"},
     {"--rope-scaling", "KIND", RN_OPTION_STRING, MODEL(rope_scaling),
      "to go beyond the trained length: linear or yarn, perhaps with :FACTOR, else N / trained length", .preset = "none"},
+    {"--device", "DEVICE", RN_OPTION_STRING, MODEL(device), "auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME (see runnel doctor)", .preset = "auto"},
+    {"--gpu-layers", "N", RN_OPTION_STRING, MODEL(gpu_layers), "the model's last N layers on the GPU, the others on the CPU; auto = all that fit",
+     .preset = "auto"},
+    {"--gpu-mask", "FEATURES", RN_OPTION_STRING, MODEL(gpu_mask), "features of the GPU to leave unused, separated by commas"},
+    {"--cache-dir", "DIR", RN_OPTION_STRING, MODEL(cache_dir),
+     "compiled shaders (default: $CACHE_DIRECTORY, $XDG_CACHE_HOME/runnel, ~/.cache/runnel)"},
 };
 
 const struct rn_option rn_window_options[3] = {
@@ -131,6 +138,12 @@ struct progress {
     bool is_terminal, shown;
 };
 
+static void on_tell(void *user, const char *line)
+{
+    (void)user;
+    fprintf(stderr, "runnel: %s\n", line);
+}
+
 // One line: written over and over in a terminal, once elsewhere.
 static void on_progress(void *user, double share)
 {
@@ -149,10 +162,17 @@ static void on_progress(void *user, double share)
 int rn_model_open(struct rn_engine **ret, const struct rn_model_args *args, struct rn_err *err)
 {
     struct progress progress = {.since_ns = rn_clock_ns(), .is_terminal = isatty(STDERR_FILENO)};
+    char cache[512];
+    rn_config_cache_dir(cache, sizeof cache);
     struct rn_engine_params params = {.model = args->model,
                                       .n_threads = args->threads,
                                       .cpu_mask = args->cpu_mask,
                                       .kv = args->kv,
+                                      .device = args->device,
+                                      .gpu_layers = args->gpu_layers,
+                                      .gpu_mask = args->gpu_mask,
+                                      .cache_dir = args->cache_dir ? args->cache_dir : cache,
+                                      .tell = on_tell,
                                       .progress = on_progress,
                                       .user = &progress};
     int r = rn_engine_create(ret, &params, err);

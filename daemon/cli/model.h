@@ -13,8 +13,9 @@ struct rn_model_args {
     const char *model;
     uint32_t threads;
     const char *cpu_mask, *kv, *rope_scaling;
+    const char *device, *gpu_layers, *gpu_mask, *cache_dir;
 };
-extern const struct rn_option rn_model_options[5];
+extern const struct rn_option rn_model_options[9];
 
 /* Loads the model; a load of more than a second shows its progress on standard error. -EINVAL when none was named. */
 int rn_model_open(struct rn_engine **ret, const struct rn_model_args *args, struct rn_err *err);
