@@ -26,3 +26,7 @@ struct rn_gpu_info {            /* one physical device, as `runnel doctor` shows
  * missing: package, group of /dev/dri). mask: features to hide, see rn_backend_params. */
 int rn_gpu_list(struct rn_gpu_info **ret, size_t *ret_n, const char *mask, struct rn_err *err);
 void rn_gpu_list_free(struct rn_gpu_info *list);
+
+/* 0, or -EACCES: this process may not open a GPU's device node; the error names it, and the group that is missing. A GPU without rights
+ * is not in the list above. */
+int rn_gpu_rights(struct rn_err *err);

@@ -25,6 +25,24 @@ enum { /* optional features, each with a name that a mask may hide */
     RN_VK_COOPMAT = 8,     /* "coopmat": VK_KHR_cooperative_matrix with int8 x int8 -> int32 of 16 x 16 x 32 (or what device.h says) */
 };
 
+enum rn_vk_place {
+    RN_VK_DEVICE,    /* device-local */
+    RN_VK_UPLOAD,    /* host-visible, written by the host, read by the device */
+    RN_VK_READBACK,  /* host-visible, cached: read by the host */
+};
+
+struct rn_vk_buffer {
+    VkBuffer buffer;
+    VkDeviceMemory memory;
+    VkDeviceAddress address;
+    size_t bytes;
+    void *mapped;    /* NULL: not host-visible; always coherent */
+    enum rn_vk_place place;
+    size_t charged;  /* bytes of the device's memory_used */
+};
+
+#define RN_VK_PUSH_BYTES 128        /* push constants of every pipeline; what every device offers */
+
 struct rn_vk_device {
     VkInstance instance;
     VkPhysicalDevice physical;
@@ -48,14 +66,23 @@ struct rn_vk_device {
     uint64_t n_calls;              /* Vulkan calls made in steps: what `runnel bench` prints */
     char name[160], driver[160];
     uint8_t cache_id[2 * VK_UUID_SIZE]; /* device UUID, driver UUID */
+    bool size_control;             /* pipelines that need subgroups get the size above, and full ones */
+    VkPhysicalDeviceMemoryProperties heaps;
+    uint32_t main_heap;            /* its allocations count against memory_budget */
+    struct rn_vk_buffer staging_up, staging_down; /* made on first use */
+    VkPipelineLayout layout;
     VkPipelineCache pipeline_cache;
     struct rn_vk_pipeline *pipelines;   /* kernels.c */
+    bool *disabled;                /* [rows of rn_vk_kernels] by the self-test */
+    uint32_t n_unsaved;            /* pipelines made since the cache was loaded or saved */
     char *cache_path;              /* NULL = no cache on disk */
+    bool cache_loaded;             /* a cache on disk was good and is in use */
 };
 
 /* selector: "" = the first that is not a CPU, INDEX, or a part of a NAME. -ENODEV: none fits (says what there is, and why refused). */
 int rn_vk_device_open(struct rn_vk_device **ret, const char *selector, const char *mask, const char *cache_dir, struct rn_err *err);
-void rn_vk_device_close(struct rn_vk_device *d); /* saves the pipeline cache; an abandoned device is left alone */
+/* Saves the pipeline cache. An abandoned device is left alone, with all that belongs to it. NULL is fine. */
+void rn_vk_device_close(struct rn_vk_device *d);
 
 /* -EIO: the device is lost, or the deadline passed (then it is abandoned too); -ENOMEM. Several command buffers in one submit. */
 int rn_vk_submit(struct rn_vk_device *d, const VkCommandBuffer *buffers, uint32_t n, struct rn_err *err);
@@ -65,22 +92,9 @@ int rn_vk_check(struct rn_vk_device *d, VkResult result, const char *what, struc
 
 /* ---- memory.c: buffers within the budget --------------------------------------------------------------------------------------------- */
 
-enum rn_vk_place {
-    RN_VK_DEVICE,    /* device-local */
-    RN_VK_UPLOAD,    /* host-visible, written by the host, read by the device */
-    RN_VK_READBACK,  /* host-visible, cached: read by the host */
-};
-
-struct rn_vk_buffer {
-    VkBuffer buffer;
-    VkDeviceMemory memory;
-    VkDeviceAddress address;
-    size_t bytes;
-    void *mapped;    /* NULL: not host-visible */
-    enum rn_vk_place place;
-};
-
-int rn_vk_buffer_create(struct rn_vk_buffer *ret, struct rn_vk_device *d, size_t bytes, enum rn_vk_place place, const char *what, struct rn_err *err);
+/* bytes > 0; `what` is for the error. -ENOMEM: beyond the budget (both numbers), more than one allocation may hold, or no memory. */
+int rn_vk_buffer_create(struct rn_vk_buffer *ret, struct rn_vk_device *d, size_t bytes, enum rn_vk_place place, const char *what,
+                        struct rn_err *err);
 void rn_vk_buffer_destroy(struct rn_vk_device *d, struct rn_vk_buffer *b); /* zeroed is fine */
 /* Copies through a staging buffer, blocking. */
 int rn_vk_upload(struct rn_vk_device *d, const struct rn_vk_buffer *to, size_t at, const void *from, size_t bytes, struct rn_err *err);
@@ -119,6 +133,16 @@ void rn_vk_kernel_disable(struct rn_vk_device *d, const struct rn_vk_kernel *k);
  * push constants, no descriptors. */
 int rn_vk_pipeline(VkPipeline *ret, struct rn_vk_device *d, const struct rn_vk_kernel *k, const uint32_t *specs, uint32_t n_specs, struct rn_err *err);
 VkPipelineLayout rn_vk_layout(const struct rn_vk_device *d);
+void rn_vk_pipelines_destroy(struct rn_vk_device *d); /* the device's objects */
+void rn_vk_pipelines_forget(struct rn_vk_device *d);  /* the host's memory of them */
+
+/* ---- pipeline_cache.c: pipelines over restarts --------------------------------------------------------------------------------------- */
+
+/* Makes d->pipeline_cache, from cache_dir/vulkan-ID.pipelines if that is whole and of this device, driver and table of kernels. Called by
+ * rn_vk_device_open. -EIO. */
+int rn_vk_cache_open(struct rn_vk_device *d, const char *cache_dir, struct rn_err *err);
+/* Writes it if pipelines were made since; a failure is only logged. rn_vk_device_close does it too. */
+void rn_vk_cache_save(struct rn_vk_device *d);
 
 /* ---- Push constants and tables, as shaders/args.h lists them ----------------------------------------------------------------------------- */
 
@@ -136,7 +160,7 @@ _Static_assert(sizeof(struct rn_args_product) <= 128 && sizeof(struct rn_args_ro
 struct rn_vk_step { uint32_t n_rows, n_wanted, reserved[2], id[RN_STEP_ROWS], wanted[RN_STEP_ROWS]; };
 struct rn_vk_cell { VkDeviceAddress page; uint32_t slot, pinned; };
 struct rn_vk_chunk { VkDeviceAddress pages[4]; uint32_t tile, pinned, reserved[2], span[RN_TILE_ROWS]; };
-struct rn_vk_tile { uint32_t row0, n_rows, chunk0, n_chunks; };
+struct rn_vk_tile { uint32_t row0, n_rows, chunk0, n_chunks, partial0, reserved[3]; };
 
 /* ---- tables.c: a step's tables ---------------------------------------------------------------------------------------------------------- */
 
@@ -145,12 +169,16 @@ uint32_t rn_vk_tile_rows(const struct rn_program *p);
 /* Heads of a KV head's group that one workgroup takes, and how many such slices a group has. */
 uint32_t rn_vk_slice_heads(const struct rn_program *p);
 uint32_t rn_vk_head_slices(const struct rn_program *p);
+/* Specialisation constants of attend.comp for a bucket of rows: head_dim, heads of a slice, rows of a tile. */
+#define RN_VK_ATTEND_SPECS 3
+void rn_vk_attend_specs(uint32_t ret[RN_VK_ATTEND_SPECS], const struct rn_program *p, uint32_t n_rows);
 
 struct rn_vk_tables {              /* of one layer group and step; memory of the caller */
     struct rn_vk_cell *cells;      /* [RN_STEP_ROWS] */
     struct rn_vk_tile *tiles;      /* [RN_STEP_ROWS] */
     struct rn_vk_chunk *chunks;    /* [cap_chunks] */
     uint32_t n_tiles, n_chunks, cap_chunks;
+    uint32_t n_partials;           /* sum of the chunks' rows: what split attention stores, n_heads * (head_dim + 2) floats each */
 };
 /* How many chunks the step needs in this group (to grow before filling). */
 uint32_t rn_vk_tables_count(const struct rn_program *p, uint32_t group, const struct rn_step *step);
@@ -164,3 +192,11 @@ void rn_vk_tables_fill(struct rn_vk_tables *t, const struct rn_program *p, uint3
  *   V, f16:   [64 tokens][head_dim] halves               V, q8_0: int8 [64 tokens][head_dim], then f16 scale [64 tokens][head_dim / 32]
  * so that adjacent invocations (tokens for scores, dimensions for sums) read adjacent memory. */
 size_t rn_vk_part_bytes(bool q8, uint32_t head_dim); /* K part = V part */
+
+/* Bytes of a page: the parts of all layers of the group. */
+size_t rn_vk_page_bytes(const struct rn_program *p, uint32_t group, bool q8);
+/* Copies the first n_tokens (1..64) tokens of a page on the device, blocking. The ranges do not overlap. */
+int rn_vk_page_copy(struct rn_vk_device *d, const struct rn_program *p, uint32_t group, bool q8, const struct rn_vk_buffer *to, size_t to_at,
+                    const struct rn_vk_buffer *from, size_t from_at, uint32_t n_tokens, struct rn_err *err);
+/* Fills memory of pages with NaN and 65504, blocking: params.poison. at, bytes: multiples of 4. */
+int rn_vk_page_poison(struct rn_vk_device *d, const struct rn_vk_buffer *b, size_t at, size_t bytes, struct rn_err *err);

@@ -8,19 +8,20 @@ L3  *_internal.h is private to its folder (and tests).
 L4  Includes of ours are written from the root.
 L5  Order: own header, then <libc and libraries>, then "ours"; sorted within each block between blank lines. A file's own header is one of
     its folder that stands first. Only the run of includes at the top is looked at, up to the first conditional.
-L6  Third-party headers are confined to the files that wrap them.
+L6  Third-party headers, and what C shares with the shaders, are confined to the files that wrap them.
 L7  Headers say #pragma once.
 """
 import re
 import sys
 from pathlib import Path
 
-RANK = {'runtime/base': 0, 'runtime/tensor': 1, 'runtime/model': 2, 'runtime/cpu': 3, 'runtime/vulkan': 3, 'runtime/text': 3,
+RANK = {'shaders': 0, 'runtime/base': 0, 'runtime/tensor': 1, 'runtime/model': 2, 'runtime/cpu': 3, 'runtime/vulkan': 3, 'runtime/text': 3,
         'runtime': 4, 'session': 5, 'daemon': 6, 'tests': 7}
 
-# First part of a library header's name -> where it may be included.
-CONFINED = {'libwebsockets': 'daemon/net_', 'lws': 'daemon/net_', 'sqlite3': 'session/store_', 'vulkan/': 'runtime/vulkan/',
-            'pcre2': 'runtime/text/', 'utf8proc': 'runtime/text/', 'histedit': 'daemon/cli/', 'editline/': 'daemon/cli/', 'cmocka': 'tests/'}
+# First part of a header's name -> where it may be included.
+CONFINED = {'libwebsockets': 'daemon/net_', 'lws': 'daemon/net_', 'sqlite3': 'session/store_', 'vulkan/': 'runtime/vulkan/', 'shaders/': 'runtime/vulkan/',
+            'pcre2': 'runtime/text/', 'utf8proc': 'runtime/text/', 'histedit': 'daemon/cli/', 'editline/': 'daemon/cli/',
+            'cmocka': 'tests/'}
 
 GENERATED = re.compile(r'(\.spv\.h|^config\.h)$')
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
