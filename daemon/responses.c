@@ -226,6 +226,14 @@ const char *rn_answer_response_id(const struct rn_answer *a)
 
 /* ---- Events ------------------------------------------------------------------------------------------------------------------------ */
 
+static int add_record(json_t *own, const json_t *record)
+{
+    json_t *copy = json_deep_copy(record); // the event goes on to be freed on this thread, what it shares does not
+    int r = copy && json_object_update(own, copy) == 0 ? 0 : -ENOMEM;
+    json_decref(copy);
+    return r;
+}
+
 static int on_created(struct rn_answer *a, const struct rn_event *e)
 {
     json_t *own = json_object_get(a->response, "runnel");
@@ -235,7 +243,8 @@ static int on_created(struct rn_answer *a, const struct rn_event *e)
     a->created = true;
     if ((e->session_id[0] && set(own, "session", json_string(e->session_id)) < 0) ||
         (e->created_at && set(a->response, "created_at", json_integer(e->created_at)) < 0) ||
-        (e->kind == RN_EVENT_CREATED && set(own, "sampling", json_pack("{s:I}", "seed", (json_int_t)e->seed)) < 0)) {
+        (e->kind == RN_EVENT_CREATED && set(own, "sampling", json_pack("{s:I}", "seed", (json_int_t)e->seed)) < 0) ||
+        (e->kind == RN_EVENT_CREATED && e->record && add_record(own, e->record) < 0)) {
         return -ENOMEM;
     }
     return emit_response(a, "response.created");
@@ -368,11 +377,7 @@ static int finish_response(struct rn_answer *a, const struct rn_event *e, const 
         r |= set(response, "error",
                  json_pack("{s:s, s:s}", "code", "server_error", "message", e->message ? e->message : "the response failed"));
     }
-    if (e->record) {
-        json_t *record = json_deep_copy(e->record);
-        r |= record && json_object_update(own, record) == 0 ? 0 : -ENOMEM;
-        json_decref(record);
-    }
+    r |= e->record ? add_record(own, e->record) : 0;
     return r ? -ENOMEM : 0;
 }
 

@@ -193,6 +193,7 @@ static void begun(struct rn_service *s, struct rn_run *run)
         memcpy(e->session_id, run->conv->id, sizeof e->session_id);
         e->created_at = run->created_at;
         e->seed = run->req->sampling.seed;
+        e->record = rn_record_begun(run); // without memory for it the terminal event has it
     }
     run->state = RN_RUN_WAITING;
     rn_service_emit(s, e);

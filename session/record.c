@@ -72,15 +72,26 @@ static json_t *timings(const struct rn_run *run)
                      "prefill_tokens_per_s", per_second(run->computed, prefill), "decode_tokens_per_s", per_second(decoded, decode));
 }
 
-static json_t *context(const struct rn_run *run)
+// As the last of `len` tokens sees it.
+static uint64_t used(const struct rn_conversation *c, uint64_t base, uint64_t len)
+{
+    uint64_t below;
+    return len > 0 ? rn_record_visible(c, base, len - 1, 0, &below) : 0;
+}
+
+static json_t *context(const struct rn_conversation *c, uint64_t base, uint64_t len)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "n", (json_int_t)c->n, "pinned", (json_int_t)c->sinks, "used",
+                     (json_int_t)used(c, base, len), "evicted", (json_int_t)(base - c->sinks), "kept_from", (json_int_t)base);
+}
+
+json_t *rn_record_begun(const struct rn_run *run)
 {
     const struct rn_conversation *c = run->conv;
-    uint64_t len = run->keep ? c->timeline.log.len : c->head, below, used = 0;
-    if (len > 0) {
-        used = rn_record_visible(c, run->base, len - 1, 0, &below);
+    if (used(c, c->base, run->prompt_end) > c->n) { // base will move, and only the sequence knows where to
+        return json_object();
     }
-    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "n", (json_int_t)c->n, "pinned", (json_int_t)c->sinks, "used", (json_int_t)used,
-                     "evicted", (json_int_t)(run->base - c->sinks), "kept_from", (json_int_t)run->base);
+    return json_pack("{s:o}", "context", context(c, c->base, run->prompt_end));
 }
 
 json_t *rn_record_make(const struct rn_service *s, const struct rn_run *run)
@@ -88,7 +99,7 @@ json_t *rn_record_make(const struct rn_service *s, const struct rn_run *run)
     const struct rn_request *req = run->req;
     json_t *record =
         json_pack("{s:s, s:o, s:o, s:{s:s, s:I}, s:I, s:{s:s, s:s?}, s:o}", "session", run->conv->id, "timings", timings(run), "context",
-                  context(run), "cache", "source", run->cached ? "memory" : "none", "tokens", (json_int_t)run->cached, "computed",
+                  context(run->conv, run->base, run->keep ? run->conv->timeline.log.len : run->conv->head), "cache", "source", run->cached ? "memory" : "none", "tokens", (json_int_t)run->cached, "computed",
                   (json_int_t)run->computed, "stop", "cause", run->cause, "detail", run->detail, "sampling", rn_record_sampling(req));
     if (!record) {
         return NULL;

@@ -9,9 +9,11 @@ struct rn_request;
 struct rn_run;
 struct rn_service;
 
-/* New references; NULL = no memory. The run has ended: base, cause, detail are set. */
+/* New references; NULL = no memory. For these two the run has ended: base, cause, detail are set. */
 json_t *rn_record_make(const struct rn_service *s, const struct rn_run *run);
 json_t *rn_record_usage(const struct rn_run *run);
+/* The record's beginning, once the input is in the log: {"context"}, if all that is visible now stays so until the input has been read. */
+json_t *rn_record_begun(const struct rn_run *run);
 /* Effective sampling parameters. */
 json_t *rn_record_sampling(const struct rn_request *r);
 

@@ -104,7 +104,8 @@ struct rn_event {
     const char *incomplete_reason;  /* DONE: "max_output_tokens" or NULL (cancelled) */
     bool kept;                      /* DONE: the answer is an item of the conversation now, even if it has no text (yet) */
     uint64_t input_tokens, cached_tokens, output_tokens; /* DONE */
-    json_t *record;                 /* DONE: the `runnel` object */
+    json_t *record;                 /* DONE: the `runnel` object. CREATED: what is known of it: "context" as it will be with the input,
+                                       or nothing, where something has to leave the window for the input */
     const char *cause;              /* DONE: "eos", "stop", "length", "cancelled", "interrupted", "storage", "error" */
 
     int http_status;                /* ERROR, REPLY; DONE with FAILED: 500, 503 */

@@ -196,6 +196,7 @@ export class Conversation extends EventTarget {
         switch (event.type) {
         case 'response.created':
             this.id ??= event.response.runnel?.session ?? null;
+            this.context = event.response.runnel?.context ?? this.context; // with what was just said in it
             this.#tell('state');
             break;
         case 'response.queued':

@@ -216,7 +216,8 @@ class Answer:
             await self.refuse('not_found', 'no such session', 404)
             return
         backend.serial += 1
-        self.response = {'id': f'resp_{backend.serial}', 'object': 'response', 'status': 'in_progress', 'output': [], 'runnel': {'session': session['id']}}
+        self.response = {'id': f'resp_{backend.serial}', 'object': 'response', 'status': 'in_progress', 'output': [],
+                         'runnel': {'session': session['id'], 'context': {'n': WINDOW, 'pinned': 36, 'used': 57, 'evicted': 0, 'kept_from': 36}}}
         session['items'].append(message('user', text))
         await self.send('response.created', response=self.response)
         await self.send('response.queued' if word == 'quiet' else 'response.in_progress', response=self.response)

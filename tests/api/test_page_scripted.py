@@ -52,6 +52,20 @@ def test_going_on_names_the_session(scripted, backend):
     expect(page.locator('#meter')).to_contain_text('187 tokens/s, first word after 120 ms')
 
 
+def test_the_window_is_known_before_the_first_answer_ends(scripted, backend):
+    page = scripted.open()
+    expect(page.locator('#meter')).to_contain_text('0 of 4,096 tokens')
+    ask(page, 'hold')
+    expect(page.locator('#meter')).to_contain_text('57 of 4,096 tokens')
+    expect(page.locator('#meter')).to_contain_text('36 pinned')
+    expect(page.locator('#meter [role=meter]')).to_have_attribute('aria-valuenow', '57')
+    backend.release()
+    expect(page.locator(SAID)).to_have_text('word1')
+    page.keyboard.press('Escape')
+    ended(page)
+    expect(page.locator('#meter')).to_contain_text('1,240 of 4,096 tokens')
+
+
 def test_evictions_show_while_the_answer_is_written(scripted, backend):
     page = scripted.open()
     ask(page, 'one')

@@ -45,6 +45,7 @@ static void sort(struct kit *k, struct rn_event *e)
     }
     if (e->kind == RN_EVENT_CREATED) {
         memcpy(r->session, e->session_id, sizeof r->session);
+        r->begun_used = (uint64_t)json_integer_value(json_object_get(json_object_get(e->record, "context"), "used"));
     } else if (e->kind == RN_EVENT_TEXT) {
         assert_true(e->text_len > 0 && strlen(r->text) + e->text_len < sizeof r->text);
         strncat(r->text, e->text, e->text_len);
@@ -57,6 +58,9 @@ static void sort(struct kit *k, struct rn_event *e)
     }
     if (e->kind == RN_EVENT_DONE || e->kind == RN_EVENT_ERROR || e->kind == RN_EVENT_REPLY) {
         assert_null(r->last); // exactly one
+        if (e->kind == RN_EVENT_DONE && r->begun_used > 0 && e->input_tokens > 0) {
+            assert_int_equal(r->begun_used, e->input_tokens); // what CREATED said is what the first sampled row saw
+        }
         r->last = e;
     } else {
         rn_event_destroy(e);

@@ -24,6 +24,7 @@ struct kit_reply {
     struct rn_event *last; /* the terminal one */
     uint64_t evicted, kept_from;
     char kept_from_item[RN_ID_BYTES];
+    uint64_t begun_used; /* context.used of CREATED; 0 = it was not known then */
 };
 
 struct kit {

@@ -568,6 +568,35 @@ static int first_id(const json_t *event)
     return (int)json_integer_value(json_object_get(json_array_get(json_object_get(event, "logprobs"), 0), "id"));
 }
 
+/* What is known of the record when the response begins; the terminal event has the rest. */
+static void a_response_begins_with_its_context(void **state)
+{
+    (void)state;
+    struct sink s = {0};
+    struct rn_answer *a = answer_new(&s, "{\"input\":\"x\"}", NULL);
+    struct rn_event e = {.kind = RN_EVENT_CREATED, .session_id = "sess_1", .seed = 42, .record = json_pack("{s:{s:i}}", "context", "used", 57)};
+    assert_int_equal(rn_answer_event(a, &e), 0);
+    json_decref(e.record);
+    give(a, RN_EVENT_STARTED, NULL);
+    e = (struct rn_event){.kind = RN_EVENT_DONE,
+                          .status = RN_STATUS_COMPLETED,
+                          .text = (char[]){"y"},
+                          .text_len = 1,
+                          .record = json_pack("{s:{s:i}}", "context", "used", 58)};
+    assert_int_equal(rn_answer_event(a, &e), 0);
+    json_decref(e.record);
+    static const int used[] = {57, 57, 58};
+    const json_t *events[] = {s.events[0], s.events[1], s.events[s.n - 1]};
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *own = json_object_get(json_object_get(events[i], "response"), "runnel");
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(own, "context"), "used")), used[i]);
+        assert_string_equal(string_at(own, "session"), "sess_1");
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(own, "sampling"), "seed")), 42);
+    }
+    rn_answer_destroy(a);
+    sink_finish(&s);
+}
+
 /* Deltas carry those of their tokens, also when several were held back or never came; the done events have them all. */
 static void logprobs_go_with_their_text(void **state)
 {
@@ -818,6 +847,7 @@ int main(void)
         cmocka_unit_test(json_limits),
         cmocka_unit_test(strings_are_escaped),
         cmocka_unit_test(an_answer_from_start_to_end),
+        cmocka_unit_test(a_response_begins_with_its_context),
         cmocka_unit_test(logprobs_go_with_their_text),
         cmocka_unit_test(other_ends),
         cmocka_unit_test(generate_false),
