@@ -11,6 +11,7 @@ struct rn_engine {
     /* config, kept for a rebuild: its texts are owned */
     struct rn_engine_params params;
     struct rn_device device;
+    uint32_t n_first;            /* layers on the CPU where there are two devices, else 0 */
     enum rn_kv_type kv;
     uint32_t n_threads;
     /* the model */
@@ -20,7 +21,7 @@ struct rn_engine {
     struct rn_text *text;
     struct rn_kv_pool pool;
     struct rn_engine_info info;
-    char model_id[128], arch[32], device_line[160], fingerprint[256];
+    char model_id[128], arch[32], device_line[288], fingerprint[384];
     float rope_base;
     struct rn_kernel_row *kernels;
     /* state */
@@ -33,3 +34,7 @@ struct rn_engine {
     size_t angle_stride;
     uint32_t n_rows, n_views;
 };
+
+/* For tests: as rn_engine_create on the CPU, with the layers from n_first on and the logits on another backend (0: none). */
+int rn_engine_create_split(struct rn_engine **ret, const struct rn_engine_params *params, uint32_t n_first, const struct rn_backend_ops *last,
+                           struct rn_err *err);

@@ -14,6 +14,7 @@
 #include "runtime/model/gguf.h"
 #include "runtime/model/hparams.h"
 #include "runtime/model/weights.h"
+#include "runtime/split.h"
 #include "runtime/text.h"
 
 /* Raised whenever a change alters any bit of a result: part of the fingerprint and of a stored page's identity. */
@@ -148,8 +149,39 @@ static int load_backend(struct rn_engine *e, struct rn_err *err)
     struct rn_backend_params params = {.n_threads = e->n_threads, .cpu_mask = p->cpu_mask, .gpu = e->device.gpu, .gpu_mask = p->gpu_mask,
                                        .cache_dir = p->cache_dir, .kv = e->kv, .max_rows = RN_MAX_ROWS, .poison = p->poison,
                                        .progress = p->progress, .user = p->user};
-    e->ops = e->device.ops;
-    return e->ops->load(&e->backend, e->program, &params, err);
+    if (!e->n_first) {
+        e->ops = e->device.ops;
+        return e->ops->load(&e->backend, e->program, &params, err);
+    }
+    e->ops = &rn_split_backend;
+    struct rn_split_params split = {.first = &rn_cpu_backend, .last = e->device.ops, .n_first = e->n_first};
+    int r = rn_split_groups(e->program, e->n_first, err);
+    return r < 0 ? r : rn_split_load(&e->backend, e->program, &split, &params, err);
+}
+
+/* What goes where, said before anything is allocated. */
+static int plan_layers(struct rn_engine *e, uint32_t n_ctx_train, struct rn_err *err)
+{
+    const char *wanted = e->params.gpu_layers;
+    if (!e->device.gpu[0]) {
+        bool automatic = !wanted || strcmp(wanted, "auto") == 0;
+        return automatic ? 0 : rn_err_set(err, -EINVAL, "gpu layers are %s, but the device is the CPU%s%s", wanted, e->device.note[0] ? ": " : "",
+                                          e->device.note);
+    }
+    struct rn_split_plan plan;
+    int r = rn_split_plan_make(&plan, e->program, wanted, e->kv, n_ctx_train, e->device.budget, err);
+    if (r < 0) {
+        return r;
+    }
+    e->n_first = plan.sides[0].n_layers;
+    for (int side = 0; side < 2 && e->params.tell; side++) {
+        char line[320];
+        rn_split_plan_say(&plan, side, e->device.name, line, sizeof line);
+        if (line[0]) {
+            e->params.tell(e->params.user, line);
+        }
+    }
+    return 0;
 }
 
 static void tell(const struct rn_engine *e)
@@ -160,15 +192,18 @@ static void tell(const struct rn_engine *e)
 }
 
 /* The device that the user asked for. Only "auto" goes on without a GPU that turns out to be unusable, and says so. */
-static int choose_backend(struct rn_engine *e, struct rn_err *err)
+static int choose_backend(struct rn_engine *e, uint32_t n_ctx_train, struct rn_err *err)
 {
     struct rn_err why = {0};
     int r = rn_device_choose(&e->device, e->params.device, e->params.gpu_mask, err);
     if (r == 0) {
         tell(e);
-        r = load_backend(e, &why);
+        r = plan_layers(e, n_ctx_train, &why);
+        r = r < 0 ? r : load_backend(e, &why);
     }
-    if (r < 0 && e->device.by_auto && e->device.ops != &rn_cpu_backend) {
+    bool asked = e->params.gpu_layers && strcmp(e->params.gpu_layers, "auto") != 0;
+    if (r < 0 && e->device.by_auto && !asked && e->device.gpu[0]) {
+        e->n_first = 0; // groups that were divided for the GPU stay so: the CPU does not mind
         rn_device_take_cpu(&e->device, why.text);
         tell(e);
         why = (struct rn_err){0};
@@ -198,7 +233,7 @@ static int load(struct rn_engine *e, const struct rn_gguf *g, struct rn_err *err
         return rn_err_set(err, -EINVAL, "tokenizer.ggml.tokens has %u entries, token_embd.weight %u rows", rn_text_n_vocab(e->text), hp.n_vocab);
     }
     e->n_threads = e->params.n_threads ? e->params.n_threads : rn_cpu_threads_default();
-    r = choose_backend(e, err);
+    r = e->device.ops ? load_backend(e, err) : choose_backend(e, hp.n_ctx_train, err);
     r = r < 0 ? r : make_pool(e, err);
     r = r < 0 ? r : plan_pass(e, err);
     return r < 0 ? r : fill_info(e, g, &hp, err);
@@ -228,7 +263,8 @@ static void drop_params(struct rn_engine *e)
     }
 }
 
-int rn_engine_create(struct rn_engine **ret, const struct rn_engine_params *params, struct rn_err *err)
+static int create(struct rn_engine **ret, const struct rn_engine_params *params, uint32_t n_first, const struct rn_backend_ops *last,
+                  struct rn_err *err)
 {
     struct rn_gguf *g;
     int r = rn_gguf_open(&g, params->model, err);
@@ -237,7 +273,11 @@ int rn_engine_create(struct rn_engine **ret, const struct rn_engine_params *para
     }
     struct rn_engine *e = rn_mem_alloc(1, sizeof *e);
     r = e ? keep_params(e, params, err) : rn_err_nomem(err, sizeof *e, "engine");
-    r = r < 0 ? r : load(e, g, err);
+    if (r == 0) {
+        e->n_first = n_first;
+        e->device.ops = last;
+        r = load(e, g, err);
+    }
     rn_gguf_close(g);
     if (r < 0) {
         rn_engine_destroy(e);
@@ -245,6 +285,17 @@ int rn_engine_create(struct rn_engine **ret, const struct rn_engine_params *para
     }
     *ret = e;
     return 0;
+}
+
+int rn_engine_create(struct rn_engine **ret, const struct rn_engine_params *params, struct rn_err *err)
+{
+    return create(ret, params, 0, NULL, err);
+}
+
+int rn_engine_create_split(struct rn_engine **ret, const struct rn_engine_params *params, uint32_t n_first, const struct rn_backend_ops *last,
+                           struct rn_err *err)
+{
+    return create(ret, params, n_first, last, err);
 }
 
 static void drop_backend(struct rn_engine *e)
