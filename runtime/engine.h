@@ -26,6 +26,7 @@ struct rn_engine_params {
     const char *gpu_mask;    /* optional features of the device to leave unused; NULL = none */
     const char *gpu_layers;  /* "auto" (NULL): as many of the last layers on the GPU as its memory takes; or their number */
     const char *cache_dir;   /* where compiled shaders are kept; NULL = nowhere */
+    uint32_t submit_budget_ms; /* longest submit to the GPU, longer steps are cut at layer borders; 0 = 250 */
     const char *kv;          /* "q8_0" (NULL) or "f16"; a type this model cannot have is refused */
     uint64_t max_resident;   /* bytes of KV; 0 = min(4 GiB, a quarter of the RAM) */
     bool poison;             /* tests: NaN and 65504 in all cells that nothing may read */

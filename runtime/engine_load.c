@@ -147,8 +147,8 @@ static int load_backend(struct rn_engine *e, struct rn_err *err)
 {
     const struct rn_engine_params *p = &e->params;
     struct rn_backend_params params = {.n_threads = e->n_threads, .cpu_mask = p->cpu_mask, .gpu = e->device.gpu, .gpu_mask = p->gpu_mask,
-                                       .cache_dir = p->cache_dir, .kv = e->kv, .max_rows = RN_MAX_ROWS, .poison = p->poison,
-                                       .progress = p->progress, .user = p->user};
+                                       .cache_dir = p->cache_dir, .submit_budget_ms = p->submit_budget_ms, .kv = e->kv, .max_rows = RN_MAX_ROWS,
+                                       .poison = p->poison, .progress = p->progress, .user = p->user};
     if (!e->n_first) {
         e->ops = e->device.ops;
         return e->ops->load(&e->backend, e->program, &params, err);
