@@ -4,7 +4,9 @@
  *   fuzz_x PATH...                                            runs each file once: what a crash left
  *
  * New code shows in a build with -fsanitize-coverage=trace-pc (gcc calls the hook below at each edge); without it all inputs stay seeds.
- * An input that crashes, aborts or takes more than HANG_S seconds is written to the file of --crash. */
+ * An input that crashes, aborts, takes more than HANG_S seconds of the processor or stands still for STILL_S is written to the file of
+ * --crash. */
+#define _XOPEN_SOURCE 700 // setitimer
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,12 +14,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tests/fuzz/fuzz.h"
 
-#define HANG_S 30
+#define HANG_S 30   // of the processor: a busy machine makes no input slow
+#define STILL_S 900 // by the clock
 #define MAX_INPUT (1u << 16) // bytes that mutations may grow an input to
 #define MAX_CORPUS 8192u
 #define MAP_SIZE (1u << 16)
@@ -64,16 +68,23 @@ UNTRACED static void on_signal(int number)
         (void)close(fd);
     }
     static const char hang[] = "an input takes too long\n", crash[] = "an input crashed; it is in the file of --crash\n";
-    (void)!write(2, number == SIGALRM ? hang : crash, number == SIGALRM ? sizeof hang - 1 : sizeof crash - 1);
+    bool slow = number == SIGALRM || number == SIGPROF;
+    (void)!write(2, slow ? hang : crash, slow ? sizeof hang - 1 : sizeof crash - 1);
     _exit(77);
 }
 
 UNTRACED static void watch(void)
 {
-    static const int numbers[] = {SIGABRT, SIGALRM, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    static const int numbers[] = {SIGABRT, SIGALRM, SIGPROF, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         signal(numbers[i], on_signal);
     }
+}
+
+UNTRACED static void set_limits(unsigned processor_s, unsigned clock_s)
+{
+    setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = processor_s}, NULL);
+    alarm(clock_s);
 }
 
 /* True when it reached something new. The target gets a block of just that size, so that a sanitizer sees the first byte beyond. */
@@ -87,9 +98,9 @@ UNTRACED static bool run(const uint8_t *data, size_t len)
     memcpy(current.data, data, len);
     found_new = false;
     edge_from = 0;
-    alarm(HANG_S);
+    set_limits(HANG_S, STILL_S);
     LLVMFuzzerTestOneInput(current.data, len);
-    alarm(0);
+    set_limits(0, 0);
     free(current.data);
     return found_new;
 }
