@@ -64,7 +64,7 @@
 #define RN_ATTEND_SINKS 4u      /* learned sink logits [n_heads]: one more term of the softmax, once, after the last chunk */
 
 /* attend.comp; dispatched indirectly (n of chunks or tiles, n_kv_heads, slices of a group's heads). partial: floats
- * [chunk][n_heads][RN_TILE_ROWS][head_dim + 2]: m, l, o. */
+ * [place][n_heads][head_dim + 2]: m, l, o; row i of chunk k of a tile has the place partial0 + k * n_rows + i. */
 #define RN_ARGS_ATTEND(REF, UINT, FLOAT)                                                                                             \
     REF(Floats, q_window) REF(Floats, q_pinned) REF(Tiles, tiles) REF(Chunks, chunks) REF(Floats, partial) REF(Floats, out)          \
     REF(Floats, sinks) REF(Step, step)                                                                                               \
@@ -87,5 +87,5 @@
  *   { uint64 pages[4] (0: no row sees it); uint tile; uint pinned; uint reserved[2]; uint span[RN_TILE_ROWS]: lo | hi << 16: row i of the tile
  *     sees the tokens lo <= j < hi of the chunk (lo == hi: none) }
  *
- * struct rn_vk_tile, adjacent rows of one sequence: { uint row0, n_rows, chunk0, n_chunks; } n_rows <= what fits RN_TILE_ROWS and
- * the queries of a workgroup (rn_vk_tile_rows). */
+ * struct rn_vk_tile, adjacent rows of one sequence: { uint row0, n_rows, chunk0, n_chunks, partial0, reserved[3]; } n_rows <= what fits
+ * RN_TILE_ROWS and the queries of a workgroup (rn_vk_tile_rows). */

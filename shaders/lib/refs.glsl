@@ -23,7 +23,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer Step {
 };
 
 struct Cell { uvec2 page; uint slot, pinned; };
-struct Tile { uint row0, n_rows, chunk0, n_chunks; };
+struct Tile { uint row0, n_rows, chunk0, n_chunks, partial0, reserved0, reserved1, reserved2; };
 struct Chunk { uvec2 pages[4]; uint tile, pinned, reserved0, reserved1; uint span[RN_TILE_ROWS]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Cells { Cell v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Tiles { Tile v[]; };
