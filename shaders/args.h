@@ -15,6 +15,8 @@
 #define RN_PRODUCT_GATED 16u    /* out0 = act(part 0) * (part 1) */
 #define RN_PRODUCT_GELU 32u     /* the act is GELU (tanh form), else SiLU */
 #define RN_PRODUCT_WANTED 64u   /* rows are step.n_wanted, not step.n_rows */
+#define RN_PRODUCT_HALF 128u    /* float weights: a row of w holds 32 n_groups - 16 columns (repacking pads to 16) */
+#define RN_PRODUCT_TIMES 512u   /* one part: out0 = act(part 0) * out1, where an earlier dispatch put a product of another type */
 
 /* Products: matvec.comp (1..8 rows), matmat.comp (more). q: int8 [row][32 n_groups], as words; for float weights the values
  * themselves, floats [row][32 n_groups]. d: vec2 [row][n_groups]: (d, d * sum of the group's q). w: runtime/tensor/repack.h. A part's

@@ -1,0 +1,154 @@
+/* Products for many rows of tokens: tiles of 64 matrix rows x 4 TOKENS rows of tokens.
+ *
+ *   constant 0   tokens of an invocation: 4 for a bucket of 16 rows, else 8
+ *   constant 1   invocations: 128
+ *   constant 2   subgroup size, used by the SUBGROUP variants
+ *   workgroups   (sum over the parts of ceil(rows / 64), ceil(bucket / (4 tokens)), 1); gated: of part 0 alone
+ *
+ * An invocation takes two adjacent rows of a block of 16 and TOKENS tokens, and keeps two accumulators per output: the segment's (128
+ * columns; float weights: 32) and the total, to which it is added. The order is that of matvec.comp, and so are the bits. A segment's
+ * activations pass through shared memory; weights are read where they lie, by the four invocations that share them at about the same time. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#ifdef SUBGROUP
+#extension GL_KHR_shader_subgroup_ballot : require
+#endif
+
+#include "lib/refs.glsl"
+#include "lib/fmath.glsl"
+#include "lib/product.glsl"
+
+layout(constant_id = 0) const uint TOKENS = 8;
+layout(local_size_x_id = 1, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 2) const uint SUBGROUP_SIZE = 32;
+
+const uint PAIRS = 32;          // of rows: 4 blocks
+const uint TILE = 4 * TOKENS;   // tokens of the workgroup
+
+/* What a segment needs of the tile's activations. q: 8 words per group of 32 columns and token (float weights: 8 x 4 floats per token). */
+shared uvec4 tile_q[4 * TILE * 2];
+shared vec2 tile_d[4 * TILE];
+
+#if defined(TYPE_F32) || defined(TYPE_F16) || defined(TYPE_BF16)
+#include "lib/weights_float.glsl"
+
+uint segment_count()
+{
+    return args.n_groups;
+}
+
+void tile_load(uint s, uint token0, uint n_tokens)
+{
+    for (uint i = gl_LocalInvocationID.x; i < 8 * TILE; i += gl_WorkGroupSize.x) {
+        tile_q[i] = Words4(args.q).v[(min(token0 + i / 8, n_tokens - 1) * args.n_groups + s) * 8 + i % 8];
+    }
+}
+
+void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint first, out vec2 acc[TOKENS])
+{
+    const bool is_half = (args.flags & RN_PRODUCT_HALF) != 0u;
+    const uint words = row_words(32 * args.n_groups - (is_half ? 16 : 0)), n = is_half && s + 1 == args.n_groups ? 4 : 8;
+    const uint a = min(row0 + 2 * pair, rows - 1) * words, b = min(row0 + 2 * pair + 1, rows - 1) * words;
+    for (uint t = 0; t < TOKENS; t++) {
+        acc[t] = vec2(0);
+    }
+    for (uint i = 0; i < n; i++) {
+        const vec4 wa = read_weights(w, a, 8 * s + i), wb = read_weights(w, b, 8 * s + i);
+        for (uint t = 0; t < TOKENS; t++) {
+            acc[t] = columns_add(wa, wb, uintBitsToFloat(tile_q[(first + t) * 8 + i]), acc[t]);
+        }
+    }
+}
+#else
+#include "lib/dot.glsl"
+#include "lib/weights.glsl"
+
+uint segment_count()
+{
+    return (args.n_groups + 3) / 4;
+}
+
+/* In shared memory: [token][group of the segment]. Groups beyond the last are not there and not used. */
+void tile_load(uint s, uint token0, uint n_tokens)
+{
+    for (uint i = gl_LocalInvocationID.x; i < 4 * TILE; i += gl_WorkGroupSize.x) {
+        const uint at = min(token0 + i / 4, n_tokens - 1) * args.n_groups + min(4 * s + i % 4, args.n_groups - 1);
+        tile_d[i] = args.d.v[at];
+        tile_q[2 * i] = Words4(args.q).v[2 * at];
+        tile_q[2 * i + 1] = Words4(args.q).v[2 * at + 1];
+    }
+}
+
+void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint first, out vec2 acc[TOKENS])
+{
+    // Blocks beyond the matrix are not there: the last one stands for them.
+    const uint block = min(row0 / 16 + pair / 8, (rows - 1) / 16) * block_words(args.n_groups), n = min(4, args.n_groups - 4 * s);
+    const vec4 super_ = read_super(w, block, 4 * s, pair % 8);
+    for (uint t = 0; t < TOKENS; t++) {
+        acc[t] = vec2(0);
+    }
+    for (uint j = 0; j < n; j++) {
+        Group group;
+        read_group(w, block, 4 * s + j, super_, pair % 8, group);
+        for (uint t = 0; t < TOKENS; t++) {
+            const uint at = (first + t) * 4 + j;
+            ivec4 x0, x1;
+#ifdef SUBGROUP
+            if (SUBGROUP_SIZE == 8) { // a subgroup is the 8 pairs of a block: each loads a word for all
+                const int x = int(tile_q[2 * at + (gl_SubgroupInvocationID >> 2)][gl_SubgroupInvocationID & 3]);
+                x0 = ivec4(subgroupBroadcast(x, 0), subgroupBroadcast(x, 1), subgroupBroadcast(x, 2), subgroupBroadcast(x, 3));
+                x1 = ivec4(subgroupBroadcast(x, 4), subgroupBroadcast(x, 5), subgroupBroadcast(x, 6), subgroupBroadcast(x, 7));
+            } else
+#endif
+            {
+                x0 = ivec4(tile_q[2 * at]);
+                x1 = ivec4(tile_q[2 * at + 1]);
+            }
+            acc[t] = group_add(group, group_dot(group, x0, x1), tile_d[at], acc[t]);
+        }
+    }
+}
+#endif
+
+void tile_sums(Words w, uint row0, uint rows, uint pair, uint token0, uint first, uint n_tokens, out vec2 total[TOKENS])
+{
+    const uint n = segment_count();
+    for (uint s = 0; s < n; s++) {
+        vec2 acc[TOKENS];
+        barrier();
+        tile_load(s, token0, n_tokens);
+        barrier();
+        segment_sums(w, row0, rows, s, pair, first, acc);
+        for (uint t = 0; t < TOKENS; t++) {
+            precise vec2 sum = total[t] + acc[t];
+            total[t] = s == 0 ? acc[t] : sum;
+        }
+    }
+}
+
+void main()
+{
+    const uint pair = gl_LocalInvocationID.x % PAIRS, first = gl_LocalInvocationID.x / PAIRS * TOKENS;
+    const uint token0 = gl_WorkGroupID.y * TILE, n_tokens = token_count();
+    if (token0 >= n_tokens) {
+        return; // the whole workgroup
+    }
+    uint row0;
+    Part part = part_find(64, row0);
+    vec2 total[TOKENS], up[TOKENS];
+    tile_sums(part.w, row0, part.rows, pair, token0, first, n_tokens, total);
+    if (is_gated()) {
+        tile_sums(args.w1, row0, args.rows1, pair, token0, first, n_tokens, up);
+    }
+    const uint row = row0 + 2 * pair;
+    for (uint t = 0; t < TOKENS; t++) {
+        const uint token = token0 + first + t;
+        if (token < n_tokens) {
+            if (is_gated()) {
+                put_gated(row, token, total[t], up[t]);
+            } else {
+                put(part, row, token, total[t]);
+            }
+        }
+    }
+}

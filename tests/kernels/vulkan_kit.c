@@ -1,0 +1,197 @@
+#include "tests/kernels/vulkan_kit.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/base/err.h"
+#include "runtime/base/mem.h"
+#include "runtime/tensor/dtype.h"
+#include "runtime/tensor/quant.h"
+#include "runtime/tensor/repack.h"
+
+/* ---- Inputs ----------------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t rng = 0x9e3779b97f4a7c15;
+
+uint32_t kit_random(void)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (uint32_t)(rng >> 32);
+}
+
+float kit_normal(void)
+{
+    float sum = 0;
+    for (int i = 0; i < 12; i++) {
+        sum += (float)kit_random() * 0x1p-32f;
+    }
+    return sum - 6;
+}
+
+static float shaped(uint32_t shape, int i)
+{
+    float v = kit_normal();
+    switch (shape) {
+    case 0: // all zero
+        return 0;
+    case 1: // one outlier
+        return i == 11 ? -3000 * (1 + fabsf(v)) : v;
+    case 2: // ties: the scale is exactly 1, values end in .5
+        return i == 0 ? 127 : fmaxf(-127, fminf(127, rintf(v * 40) + 0.5f));
+    case 3: // just below what counts
+        return i == 5 ? 0x1.fffffep-101f : v * 0x1p-104f;
+    case 4: // all at the limits: the greatest integer sums
+        return i % 8 < 6 ? -2.5f : 2.5f;
+    default:
+        return v;
+    }
+}
+
+void kit_fill(float *x, size_t n)
+{
+    uint32_t shape = 0;
+    for (size_t i = 0; i < n; i++) {
+        shape = i % RN_GROUP == 0 ? kit_random() % 12 : shape;
+        x[i] = shaped(shape, (int)(i % RN_GROUP));
+    }
+}
+
+/* Scales as models have them, now and then zero, subnormal or large. */
+static uint16_t random_scale(void)
+{
+    uint32_t which = kit_random() % 16;
+    return which == 0 ? 0 : which == 1 ? (uint16_t)(kit_random() & 0x83ff) : rn_f32_to_f16((which == 2 ? 900 : 0.02f) * kit_normal());
+}
+
+static void random_block(enum rn_dtype type, uint8_t *block, uint32_t bytes)
+{
+    const uint32_t extreme = kit_random() % 16;
+    for (uint32_t i = 0; i < bytes; i++) {
+        block[i] = extreme == 0 ? (type == RN_DTYPE_Q8_0 ? 0x80 : 0xff) : extreme == 1 ? 0 : (uint8_t)kit_random();
+    }
+    if (type == RN_DTYPE_Q6_K && extreme == 1) { // the greatest sums
+        memset(block + 192, 0x80, 16);
+    }
+    if (type == RN_DTYPE_MXFP4) {
+        block[0] = (uint8_t)(100 + kit_random() % 40);
+        return;
+    }
+    const bool has_min = type == RN_DTYPE_Q4_1 || type == RN_DTYPE_Q5_1 || type == RN_DTYPE_Q4_K || type == RN_DTYPE_Q5_K;
+    for (uint32_t i = 0; i < (has_min ? 2 : 1); i++) {
+        const uint16_t scale = random_scale();
+        memcpy(block + (type == RN_DTYPE_Q6_K ? 208 : 2 * i), &scale, 2);
+    }
+}
+
+static void random_float(enum rn_dtype type, uint8_t *to)
+{
+    const float v = kit_random() % 8 ? 0.05f * kit_normal() : 0;
+    const uint16_t half = kit_random() % 16 ? rn_f32_to_f16(v) : (uint16_t)(kit_random() & 0x83ff); // and subnormal ones
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    bits = type == RN_DTYPE_BF16 ? bits >> 16 : bits;
+    memcpy(to, type == RN_DTYPE_F16 ? (const void *)&half : &bits, type == RN_DTYPE_F32 ? 4 : 2);
+}
+
+struct rn_tensor kit_weights(enum rn_dtype type, uint32_t cols, uint32_t rows)
+{
+    const struct rn_dtype_info *info = rn_dtype_find(type);
+    const size_t n = (size_t)rows * (cols / info->block_len);
+    uint8_t *data = rn_mem_alloc(n, info->block_bytes);
+    assert_non_null(data);
+    for (size_t b = 0; b < n; b++) {
+        if (info->block_len == 1) {
+            random_float(type, data + b * info->block_bytes);
+        } else {
+            random_block(type, data + b * info->block_bytes, info->block_bytes);
+        }
+    }
+    return (struct rn_tensor){.name = "w", .type = type, .cols = cols, .rows = rows, .data = data, .bytes = n * info->block_bytes};
+}
+
+/* ---- Device ----------------------------------------------------------------------------------------------------------------------------- */
+
+static void check(int r, const struct rn_err *err)
+{
+    if (r != 0) {
+        fail_msg("%s", err->text);
+    }
+}
+
+struct rn_vk_buffer kit_buffer(struct rn_vk_device *d, size_t bytes, const void *from)
+{
+    struct rn_err err = {0};
+    struct rn_vk_buffer b;
+    check(rn_vk_buffer_create(&b, d, bytes, RN_VK_DEVICE, "a test", &err), &err);
+    void *nan = from ? NULL : rn_mem_alloc(bytes, 1);
+    if (nan) {
+        memset(nan, 0xff, bytes);
+    }
+    check(rn_vk_upload(d, &b, 0, from ? from : nan, bytes, &err), &err);
+    rn_mem_free(nan);
+    return b;
+}
+
+void kit_read(struct rn_vk_device *d, const struct rn_vk_buffer *b, void *to, size_t bytes)
+{
+    struct rn_err err = {0};
+    check(rn_vk_download(d, to, b, 0, bytes, &err), &err);
+}
+
+struct rn_vk_buffer kit_repacked(struct rn_vk_device *d, const struct rn_tensor *w)
+{
+    const size_t bytes = rn_repack_bytes(w->type, w->cols, w->rows);
+    uint8_t *data = rn_mem_alloc64(bytes, 1);
+    assert_non_null(data);
+    rn_repack(w, data, 0, (w->rows + 15) / 16);
+    struct rn_vk_buffer b = kit_buffer(d, bytes, data);
+    rn_mem_free(data);
+    return b;
+}
+
+void kit_run(struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct kit_dispatch *how, const void *args)
+{
+    struct rn_err err = {0};
+    VkPipeline pipeline;
+    VkCommandBuffer commands;
+    check(rn_vk_pipeline(&pipeline, d, k, how->specs, how->n_specs, &err), &err);
+    check(rn_vk_commands_begin(d, &commands, &err), &err);
+    vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    vkCmdPushConstants(commands, rn_vk_layout(d), VK_SHADER_STAGE_COMPUTE_BIT, 0, k->args_bytes, args);
+    vkCmdDispatch(commands, how->groups[0], how->groups[1], how->groups[2]);
+    check(rn_vk_commands_run(d, commands, &err), &err);
+}
+
+void kit_compare(const char *what, const struct rn_vk_kernel *k, const float *got, const float *want, size_t n)
+{
+    if (memcmp(got, want, n * sizeof *got) == 0) {
+        return;
+    }
+    float largest = 0, worst = 0;
+    size_t n_bad = 0, first = n, at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const bool same = memcmp(&got[i], &want[i], sizeof *got) == 0;
+        const float off = same ? 0 : fabsf(got[i] - want[i]);
+        largest = isfinite(want[i]) ? fmaxf(largest, fabsf(want[i])) : largest;
+        first = !same && first == n ? i : first;
+        n_bad += !same;
+        if (!(off <= worst)) { // a NaN is worse than anything
+            worst = isnan(off) ? INFINITY : off;
+            at = i;
+        }
+    }
+    const bool other = getenv("RUNNEL_TEST_GPU") != NULL;
+    if (!other || worst > k->tolerance * largest) {
+        fail_msg("%s, %s: %zu of %zu differ, first %zu: %.9g, expected %.9g; worst %zu: %.9g, expected %.9g; largest %.9g", k->name, what, n_bad, n,
+                 first, (double)got[first], (double)want[first], at, (double)got[at], (double)want[at], (double)largest);
+    }
+}

@@ -1,0 +1,25 @@
+/* Shared by the tests of the Vulkan kernels: random inputs of the awkward kind, buffers, one dispatch at a time. Everything fails the
+ * test that calls it. */
+#pragma once
+
+#include "runtime/tensor/tensor.h"
+#include "runtime/vulkan/vulkan_internal.h"
+
+uint32_t kit_random(void);
+float kit_normal(void);                           /* roughly normal, variance 1 */
+void kit_fill(float *x, size_t n);                /* groups of 32: zero, outliers, ties, just below and above what counts */
+struct rn_tensor kit_weights(enum rn_dtype type, uint32_t cols, uint32_t rows); /* data owned by the caller */
+
+struct rn_vk_buffer kit_buffer(struct rn_vk_device *d, size_t bytes, const void *from); /* from NULL: all bytes 0xff (a NaN) */
+void kit_read(struct rn_vk_device *d, const struct rn_vk_buffer *b, void *to, size_t bytes);
+struct rn_vk_buffer kit_repacked(struct rn_vk_device *d, const struct rn_tensor *w);
+
+struct kit_dispatch {
+    uint32_t specs[RN_VK_MAX_SPECS], n_specs;
+    uint32_t groups[3];
+};
+void kit_run(struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct kit_dispatch *how, const void *args);
+
+/* Fails when the bits of `got` and `want` differ, and prints where and by how much. A device that is not the reference machine's software
+ * one may differ by the kernel's tolerance (RUNNEL_TEST_GPU names it): relative to the largest |want|. */
+void kit_compare(const char *what, const struct rn_vk_kernel *k, const float *got, const float *want, size_t n);
