@@ -215,6 +215,93 @@ static void put_back(struct rn_sampler *s, float *logits)
 
 /* ---- The draw ---------------------------------------------------------------------------------------------------------------------- */
 
+// The candidates of one draw, as the filters leave them: the first n_keep in rank order, of weight `total` together.
+struct choice {
+    struct ranked ranked;
+    size_t n_keep;
+    double total;
+    float top;
+    double inverse; // 1 / temperature
+};
+
+static double weight_at(const struct choice *c, size_t i)
+{
+    return weight(c->ranked.c[i].logit, c->top, c->inverse);
+}
+
+// min_p keeps p_i >= min_p * p_max; beyond 2^-60 of the top a candidate could not move a 53-bit draw.
+static void keep_min_p(struct choice *c, const struct rn_sampling *p, const float *logits, uint32_t n_vocab)
+{
+    const double floor_weight = p->min_p > 0 ? (double)p->min_p : 0x1p-60;
+    const float cut = (float)((double)c->top + log(floor_weight) * (double)p->temperature);
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        if (logits[i] < cut) {
+            continue;
+        }
+        double w = weight(logits[i], c->top, c->inverse);
+        if (w >= floor_weight) {
+            c->ranked.c[c->ranked.n++] = (struct rn_candidate){logits[i], i};
+            c->total += w;
+        }
+    }
+    c->n_keep = c->ranked.n;
+}
+
+static void keep_top_k(struct choice *c, uint32_t top_k)
+{
+    if (!top_k || top_k >= c->n_keep) {
+        return;
+    }
+    c->n_keep = top_k;
+    sort_up_to(&c->ranked, c->n_keep);
+    c->total = 0;
+    for (size_t i = 0; i < c->n_keep; i++) {
+        c->total += weight_at(c, i);
+    }
+}
+
+static void keep_top_p(struct choice *c, double top_p)
+{
+    if (top_p >= 1) {
+        return;
+    }
+    double mass = 0, want = top_p * c->total;
+    size_t i = 0;
+    do {
+        sort_up_to(&c->ranked, i + 1);
+        mass += weight_at(c, i++);
+    } while (i < c->n_keep && mass < want);
+    c->n_keep = i;
+    c->total = mass;
+}
+
+// The candidate at share u of the weight, 0 <= u < 1.
+static uint32_t pick(struct choice *c, double u)
+{
+    double target = u * c->total, mass = 0;
+    for (size_t i = 0;; i++) {
+        sort_up_to(&c->ranked, i + 1);
+        mass += weight_at(c, i);
+        if (mass > target || i + 1 == c->n_keep) {
+            return c->ranked.c[i].id;
+        }
+    }
+}
+
+static int reserve(struct rn_sampler *s, uint32_t n_vocab)
+{
+    if (s->cap >= n_vocab) {
+        return 0;
+    }
+    struct rn_candidate *grown = rn_mem_realloc(s->candidates, n_vocab, sizeof *grown);
+    if (!grown) {
+        return -ENOMEM;
+    }
+    s->candidates = grown;
+    s->cap = n_vocab;
+    return 0;
+}
+
 static int draw_one(struct rn_sampler *s, const struct rn_sampling *p, const float *logits, uint32_t n_vocab, const struct rn_draw *draw,
                     uint32_t *ret_id)
 {
@@ -223,60 +310,14 @@ static int draw_one(struct rn_sampler *s, const struct rn_sampling *p, const flo
         *ret_id = best;
         return 0;
     }
-    if (s->cap < n_vocab) {
-        struct rn_candidate *grown = rn_mem_realloc(s->candidates, n_vocab, sizeof *grown);
-        if (!grown) {
-            return -ENOMEM;
-        }
-        s->candidates = grown;
-        s->cap = n_vocab;
+    if (reserve(s, n_vocab) < 0) {
+        return -ENOMEM;
     }
-    const float top = logits[best];
-    const double inverse = 1 / (double)p->temperature;
-    // min_p keeps p_i >= min_p * p_max; beyond 2^-60 of the top a candidate could not move a 53-bit draw.
-    const double floor_weight = p->min_p > 0 ? (double)p->min_p : 0x1p-60;
-    const float cut = (float)((double)top + log(floor_weight) * (double)p->temperature);
-    struct ranked r = {.c = s->candidates};
-    double total = 0;
-    for (uint32_t i = 0; i < n_vocab; i++) {
-        if (logits[i] < cut) {
-            continue;
-        }
-        double w = weight(logits[i], top, inverse);
-        if (w >= floor_weight) {
-            r.c[r.n++] = (struct rn_candidate){logits[i], i};
-            total += w;
-        }
-    }
-    size_t n_keep = r.n;
-    if (p->top_k && p->top_k < n_keep) {
-        n_keep = p->top_k;
-        sort_up_to(&r, n_keep);
-        total = 0;
-        for (size_t i = 0; i < n_keep; i++) {
-            total += weight(r.c[i].logit, top, inverse);
-        }
-    }
-    if (p->top_p < 1) {
-        double mass = 0, want = (double)p->top_p * total;
-        size_t i = 0;
-        do {
-            sort_up_to(&r, i + 1);
-            mass += weight(r.c[i++].logit, top, inverse);
-        } while (i < n_keep && mass < want);
-        n_keep = i;
-        total = mass;
-    }
-    double target = uniform(p->seed, draw->choice, draw->rewinds, draw->t) * total, mass = 0;
-    size_t i = 0;
-    for (;; i++) {
-        sort_up_to(&r, i + 1);
-        mass += weight(r.c[i].logit, top, inverse);
-        if (mass > target || i + 1 == n_keep) {
-            break;
-        }
-    }
-    *ret_id = r.c[i].id;
+    struct choice c = {.ranked = {.c = s->candidates}, .top = logits[best], .inverse = 1 / (double)p->temperature};
+    keep_min_p(&c, p, logits, n_vocab);
+    keep_top_k(&c, p->top_k);
+    keep_top_p(&c, (double)p->top_p);
+    *ret_id = pick(&c, uniform(p->seed, draw->choice, draw->rewinds, draw->t));
     return 0;
 }
 

@@ -122,6 +122,16 @@ static int make_sequence(struct bench *b, uint32_t n, struct rn_seq **ret, struc
 
 /* ---- Preparing --------------------------------------------------------------------------------------------------------------------- */
 
+/* One prefill that is not counted, as llama-bench does: buffers and pages of that size have been touched then. */
+static int warm_prefill(struct bench *b, struct rn_err *err)
+{
+    struct rn_seq *s = NULL;
+    int r = make_sequence(b, window_of(b, 0), &s, err);
+    r = r < 0 ? r : feed(b, s, b->args->prefill, err);
+    rn_seq_destroy(s);
+    return r;
+}
+
 /* Everything is touched once; two lengths a page apart tell what a token's KV takes. */
 static int warm_up(struct bench *b, struct rn_err *err)
 {
@@ -136,7 +146,7 @@ static int warm_up(struct bench *b, struct rn_err *err)
     }
     r = r < 0 ? r : decode(b, s, WARM_TOKENS, err);
     rn_seq_destroy(s);
-    return r;
+    return r < 0 || !b->args->prefill ? r : warm_prefill(b, err);
 }
 
 static void measure_machine(struct bench *b)
