@@ -6,7 +6,6 @@
  * The address is taken first, so that a second daemon fails at once and early clients hear "loading" instead of a refused connection. */
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -109,27 +108,17 @@ static int load_engine(struct daemon *d)
 // Ready means that a real decode on the configured device worked.
 static int try_decode(struct daemon *d)
 {
-    const struct rn_engine_info *info = rn_engine_info(d->engine);
-    struct rn_seq_params params = {.n = 16, .sinks = 0, .evict = RN_EVICT_TOKEN};
-    struct rn_seq *seq = NULL;
-    uint32_t id = 0;
-    float *logits = rn_mem_alloc(info->n_vocab, sizeof *logits);
-    int r = logits ? rn_seq_create(&seq, d->engine, &params, &d->err) : rn_err_nomem(&d->err, info->n_vocab * sizeof *logits, "logits");
-    if (r == 0) {
-        struct rn_step_entry entry = {.seq = seq, .ids = &id, .n_ids = 1, .n_logits = 1, .logits = logits};
-        r = rn_engine_step(d->engine, &entry, 1, &d->err);
-    }
-    for (uint32_t i = 0; r == 0 && i < info->n_vocab; i++) {
-        if (!isfinite(logits[i])) {
-            r = rn_err_set(&d->err, -EIO, "the model's first decode gave a number that is not finite");
-        }
-    }
-    rn_seq_destroy(seq);
-    rn_mem_free(logits);
+    int r = rn_engine_probe(d->engine, &d->err);
     if (r < 0) {
         d->exit_code = RN_EXIT_UNAVAILABLE;
     }
     return r;
+}
+
+static void on_device(void *user, bool ready, const char *text)
+{
+    (void)user;
+    rn_log(ready ? RN_LOG_INFO : RN_LOG_ERROR, "%s", text);
 }
 
 // The last directory is the service's to make, with its rights; those above it may be missing for a new user.
@@ -164,6 +153,7 @@ static int start_service(struct daemon *d)
         .max_concurrent = (uint32_t)c->max_concurrent,
         .reread_limit = (uint32_t)c->reread_limit,
         .on_event = rn_net_event,
+        .on_device = on_device,
         .user = d->net,
     };
     int r = make_parents(c->state_dir, &d->err);

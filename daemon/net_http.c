@@ -91,6 +91,9 @@ static int serve_ready(struct rn_http *h, enum method method, const char *name)
 {
     (void)method, (void)name;
     const struct rn_engine_info *info = h->net->model->info;
+    if (!rn_service_ready(h->net->model->service)) {
+        return set_refused(h, 503, "device_lost", NULL, "the device is lost; it will be tried again");
+    }
     return set_json(
         h, 200,
         json_pack("{s:b, s:s, s:s, s:s}", "ready", 1, "model", info->model_id, "device", info->device, "fingerprint", info->fingerprint));

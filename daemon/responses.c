@@ -44,7 +44,7 @@ static const char *problem_type(int status, const char *code)
         const char *type;
     } types[] = {{401, "authentication_error"}, {403, "permission_error"},    {409, "conflict_error"},   {429, "rate_limit_error"},
                  {500, "server_error"},         {501, "not_supported_error"}, {503, "unavailable_error"}};
-    if (strcmp(code, "server_is_overloaded") == 0) {
+    if (strcmp(code, "server_is_overloaded") == 0 || strcmp(code, "device_lost") == 0) {
         return "server_error"; // what SDKs look for before they retry
     }
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

@@ -4,9 +4,11 @@
  * All memory of a pass is planned at load. */
 #include "runtime/engine_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "runtime/base/err.h"
+#include "runtime/base/mem.h"
 #include "runtime/cpu/cpu.h"
 #include "runtime/rope.h"
 
@@ -68,11 +70,6 @@ bool rn_engine_host_cost(const struct rn_engine *e, struct rn_engine_host_cost *
     struct rn_host_cost cost = e->ops->host_cost(e->backend);
     *ret = (struct rn_engine_host_cost){.steps = cost.steps, .calls = cost.calls, .ns = cost.ns};
     return true;
-}
-
-bool rn_engine_is_down(const struct rn_engine *e)
-{
-    return e->down;
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------------------------------------- */
@@ -184,5 +181,26 @@ int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t 
             rn_seq_unpush(entries[moved].seq, heads[moved]);
         }
     }
+    return r;
+}
+
+int rn_engine_probe(struct rn_engine *e, struct rn_err *err)
+{
+    struct rn_seq_params params = {.n = 16, .sinks = 0, .evict = RN_EVICT_TOKEN};
+    struct rn_seq *seq = NULL;
+    uint32_t id = 0, n_vocab = e->info.n_vocab;
+    float *logits = rn_mem_alloc(n_vocab, sizeof *logits);
+    int r = logits ? rn_seq_create(&seq, e, &params, err) : rn_err_nomem(err, n_vocab * sizeof *logits, "logits");
+    if (r == 0) {
+        struct rn_step_entry entry = {.seq = seq, .ids = &id, .n_ids = 1, .n_logits = 1, .logits = logits};
+        r = rn_engine_step(e, &entry, 1, err);
+    }
+    for (uint32_t i = 0; r == 0 && i < n_vocab; i++) {
+        if (!isfinite(logits[i])) {
+            r = rn_err_set(err, -EIO, "a decode gave a number that is not finite");
+        }
+    }
+    rn_seq_destroy(seq);
+    rn_mem_free(logits);
     return r;
 }

@@ -59,9 +59,10 @@ void rn_engine_destroy(struct rn_engine *e); /* all its sequences must be gone *
 const struct rn_engine_info *rn_engine_info(const struct rn_engine *e);
 const struct rn_text *rn_engine_text(const struct rn_engine *e);
 
-/* True after a step that failed with -EIO: the device is lost, every step fails with -EIO until rn_engine_rebuild succeeds. */
-bool rn_engine_is_down(const struct rn_engine *e);
-/* Loads the model again from its file onto the same device. All its sequences must be gone, as their pages are; text and info stay as they
+/* One real decode, on a sequence of its own: 0 means that this engine works now. -EIO: a number that is not finite, or the device is lost. */
+int rn_engine_probe(struct rn_engine *e, struct rn_err *err);
+
+/* After a step that failed with -EIO every step does until this succeeds. Loads the model again from its file onto the same device. All its sequences must be gone, as their pages are; text and info stay as they
  * are. 0; -ESTALE: the file, the device, its driver or its kernels are not those of before; -ENODEV, -EIO, -ENOMEM …: not now, may be tried
  * again. Takes as long as loading does. */
 int rn_engine_rebuild(struct rn_engine *e, struct rn_err *err);
@@ -137,7 +138,7 @@ struct rn_step_entry {
 
 /* Appends and runs all entries; a sequence appears once. On failure no sequence has moved. -ENOMEM: no page: the caller frees idle
  * sequences, then trims running ones (rn_seq_trim), and tries again; with reservations kept, that ends well. -EINVAL: an id out of range;
- * -E2BIG: more than 256 entries; -EIO: device lost. */
+ * -E2BIG: more than 256 entries; -EIO: the device is lost, see rn_engine_rebuild. */
 int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t n_entries, struct rn_err *err);
 
 /* Measures this machine for `runnel bench`: read bandwidth (GB/s) and int8 peak (tera operations per second). */

@@ -306,6 +306,9 @@ static int check_request(const struct rn_service *s, const struct rn_run *run, s
     if (s->stopping) {
         return rn_fault_set(f, 503, "draining", NULL, "the daemon is stopping");
     }
+    if (s->loss.down) {
+        return rn_fault_set(f, 503, "device_lost", NULL, "the device is lost; it will be tried again");
+    }
     if (!run->loaded && s->n_runs > limit) {
         return rn_fault_set(f, 429, "queue_full", NULL, "%zu requests are running or waiting already", limit);
     }

@@ -386,10 +386,13 @@ static int add_answer(struct rn_run *run)
     return r;
 }
 
-// base of the last token, which may not have gone through the model yet.
-static uint64_t last_base(const struct rn_conversation *c)
+uint64_t rn_run_last_base(const struct rn_run *run)
 {
+    const struct rn_conversation *c = run->conv;
     uint64_t len = c->timeline.log.len;
+    if (run->again) {
+        return run->again_base;
+    }
     if (!c->seq || len == 0) {
         return c->base;
     }
@@ -400,9 +403,12 @@ static uint64_t last_base(const struct rn_conversation *c)
 void rn_run_end(struct rn_service *s, struct rn_run *run, enum rn_status status, const char *cause, const char *detail)
 {
     struct rn_conversation *c = run->conv;
-    bool prefilled = run->state == RN_RUN_DECODE;
-    if (c->seq && (prefilled || run->state == RN_RUN_PREFILL)) {
+    bool prefilled = run->state == RN_RUN_DECODE || (run->again && run->decoded);
+    if (c->seq && (run->state == RN_RUN_DECODE || run->state == RN_RUN_PREFILL)) {
         rn_seq_unreserve(c->seq);
+    }
+    if (run->again) { // half read again: not worth keeping
+        rn_conversation_drop_pages(c);
     }
     run->state = RN_RUN_ENDING;
     if (prefilled) {
@@ -416,7 +422,7 @@ void rn_run_end(struct rn_service *s, struct rn_run *run, enum rn_status status,
         set_cause(run, RN_STATUS_FAILED, "error", "out of memory");
         rn_fault_set(&run->fault, 500, "internal_error", NULL, "out of memory");
     }
-    run->base = run->keep ? last_base(c) : c->base;
+    run->base = run->keep ? rn_run_last_base(run) : c->base;
     if (run->keep) {
         rn_run_tell_evictions(s, run, run->base, /*last=*/true);
     }

@@ -132,10 +132,16 @@ static int admit(struct rn_service *s, struct rn_run *run, struct rn_err *err)
         }
         fed = len - 1;
     }
-    run->fed = fed;
-    run->seen_base = c->base;
     run->state = RN_RUN_PREFILL;
-    run->started_ns = run->last_ns = rn_clock_ns();
+    run->last_ns = rn_clock_ns();
+    if (!run->again || !run->decoded) {
+        run->fed = fed;
+    }
+    if (run->again) { // it has started before
+        return 0;
+    }
+    run->seen_base = c->base;
+    run->started_ns = run->last_ns;
     rn_service_emit(s, rn_run_event(run, RN_EVENT_STARTED));
     return 0;
 }
@@ -160,13 +166,18 @@ static bool admit_all(struct rn_service *s)
             continue;
         }
         struct rn_err err = {0};
+        if (s->loss.down) {
+            rn_run_fail(s, run, 503, "device_lost", "the device is lost; it will be tried again");
+            changed = true;
+            continue;
+        }
         int r = blocked || n >= s->params.max_concurrent ? -EAGAIN : admit(s, run, &err);
         if (r == 0) {
             n++;
             changed = true;
         } else if (r == -EAGAIN && (n > 0 || blocked)) {
             blocked = true; // in order: those behind wait too
-            if (!run->told_waiting) {
+            if (!run->told_waiting && !run->again) {
                 run->told_waiting = true;
                 rn_service_emit(s, rn_run_event(run, RN_EVENT_QUEUED));
             }
@@ -322,8 +333,13 @@ static void end_prefill(struct rn_run *run)
 {
     struct rn_conversation *c = run->conv;
     uint64_t t = c->timeline.log.len - 1;
-    run->visible = rn_record_visible(c, rn_seq_base(c->seq, t), t, run->fed, &run->cached);
+    bool decoded = run->again && run->decoded;
+    run->again = false;
     run->state = RN_RUN_DECODE;
+    if (decoded) {
+        return;
+    }
+    run->visible = rn_record_visible(c, rn_seq_base(c->seq, t), t, run->fed, &run->cached);
 }
 
 static void after_rows(struct rn_service *s, struct rn_run *run, const struct rn_step_entry *entry)
@@ -379,10 +395,14 @@ bool rn_scheduler_turn(struct rn_service *s)
     }
     struct rn_err err = {0};
     int r = rn_engine_step(s->engine, s->entries, n, &err);
+    if (r == -EIO) {
+        rn_loss_happened(s, &err);
+        return true;
+    }
     for (uint32_t k = 0; k < n; k++) {
         if (r < 0) {
             s->step[k]->last_ns = rn_clock_ns();
-            rn_run_fail(s, s->step[k], 500, r == -EIO ? "device_lost" : "internal_error", err.text[0] ? err.text : "the step failed");
+            rn_run_fail(s, s->step[k], 500, "internal_error", err.text[0] ? err.text : "the step failed");
         } else {
             after_rows(s, s->step[k], &s->entries[k]);
         }

@@ -252,7 +252,7 @@ static void *engine_thread(void *user)
     struct rn_service *s = user;
     bool busy = false;
     while (!s->stopping || s->runs || s->n_jobs) {
-        struct rn_message *m = busy ? rn_queue_pop(s->inbox) : rn_queue_pop_wait(s->inbox, 0);
+        struct rn_message *m = busy ? rn_queue_pop(s->inbox) : rn_queue_pop_wait(s->inbox, rn_loss_deadline(s));
         while (m) {
             handle(s, m);
             m = rn_queue_pop(s->inbox);
@@ -260,6 +260,7 @@ static void *engine_thread(void *user)
         if (s->stopping) {
             cancel_all(s);
         }
+        rn_loss_retry(s);
         busy = rn_scheduler_turn(s);
     }
     return NULL;
@@ -279,6 +280,11 @@ static int push(struct rn_service *s, const struct rn_message *message)
         rn_mem_free(m);
     }
     return r;
+}
+
+bool rn_service_ready(const struct rn_service *s)
+{
+    return atomic_load(&s->ready);
 }
 
 int rn_service_submit(struct rn_service *s, struct rn_request *r)
@@ -404,6 +410,7 @@ int rn_service_start(struct rn_service **ret, const struct rn_service_params *pa
     s->info = rn_engine_info(params->engine);
     s->text = rn_engine_text(params->engine);
     s->stop.kind = RN_MSG_STOP;
+    atomic_store(&s->ready, true);
     int r = set_params(s, params, err);
     r = r < 0 ? r : check_room(s, err);
     r = r < 0 ? r : make_buffers(s, err);

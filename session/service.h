@@ -131,7 +131,10 @@ struct rn_service_params {
     uint32_t max_queue;             /* waiting; 0 = 64 */
     uint32_t prefill_chunk;         /* rows; 0 = 128 */
     uint32_t reread_limit;          /* tokens; 0 = 8 N of each session */
+    uint32_t loss_minute_ms;        /* tests: what counts as a minute after a loss of the device; 0 = 60000 */
     rn_event_fn on_event;
+    /* The device is lost, or stays so (ready false, why), or is back. For the log; engine thread. May be NULL. */
+    void (*on_device)(void *user, bool ready, const char *text);
     void *user;
 };
 
@@ -141,6 +144,9 @@ int rn_service_start(struct rn_service **ret, const struct rn_service_params *pa
 
 /* Cancels what runs (those responses are stored as incomplete), flushes the store, joins the threads. NULL is fine. */
 void rn_service_stop(struct rn_service *s);
+
+/* false after a loss of the device until it is back: requests that come then are refused, 503 device_lost. Any thread. */
+bool rn_service_ready(const struct rn_service *s);
 
 /* Takes r. -EAGAIN: the inbox is full (r stays the caller's). */
 int rn_service_submit(struct rn_service *s, struct rn_request *r);

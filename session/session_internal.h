@@ -1,7 +1,8 @@
 /* Inside of the session layer: a run (one request being answered), the service, and what its files call of each other.
  *
  *   submit --> accept.c: LOADING --> BEGINNING --> scheduler.c: WAITING --> PREFILL --> DECODE --> commit.c: ENDING --> done, freed
- *                 |  refused: ERROR      |  (1) failed: ERROR        \___________\__________\__ cancelled, failed: ENDING
+ *                 |  refused: ERROR      |  (1) failed: ERROR        ^\__________\__________\__ cancelled, failed: ENDING
+ *                                                                     \______ loss.c: the device is lost, `again` ____/
  *
  * I1. A run emits exactly one of DONE and ERROR, as its last event; CREATED comes first unless it is refused.
  * I2. A run is freed only when no store job of it is out.
@@ -11,6 +12,7 @@
 #pragma once
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,6 +45,12 @@ struct rn_run {
     enum rn_run_state state;
     bool cancelled, interrupted; /* by the client; by the end of the service */
     bool paused, told_waiting, lane_gone, loaded;
+
+    /* after a loss of the device, see loss.c */
+    bool again;          /* it ran and lost its pages: until they are read again */
+    bool decoded;        /* with again: its prefill had ended */
+    unsigned losses;
+    uint64_t again_base; /* with again: base of the last token of its log */
 
     /* the append */
     bool create;               /* BEGIN makes the session */
@@ -110,6 +118,14 @@ struct rn_service {
     size_t n_runs, n_queries, n_jobs;
     uint64_t arrivals; /* counts runs */
     uint64_t turn;     /* number of the run whose chunk was the last: round robin */
+    struct {           /* loss.c */
+        bool down;         /* since a loss: nothing runs until retry_ns */
+        bool known;        /* there was one */
+        uint64_t since_ns; /* when the device came back the last time */
+        uint64_t retry_ns;
+        uint32_t wait;     /* minutes before that attempt */
+    } loss;
+    _Atomic bool ready;    /* for other threads */
     bool stopping;
     struct rn_sampler sampler;
     float *logits;                 /* [max_concurrent, n_vocab] */
@@ -148,6 +164,15 @@ void rn_query_answer(struct rn_service *s, const struct rn_message *m);
 void rn_run_begin(struct rn_service *s, struct rn_run *run, bool rebased);
 void rn_run_end(struct rn_service *s, struct rn_run *run, enum rn_status status, const char *cause, const char *detail);
 void rn_run_fail(struct rn_service *s, struct rn_run *run, int http_status, const char *code, const char *text);
+
+/* base of the last token of a run's log, which may not have gone through the model yet */
+uint64_t rn_run_last_base(const struct rn_run *run);
+
+/* loss.c */
+/* A step said -EIO: everything is given up and, unless it is the second loss within a minute, the engine rebuilt. */
+void rn_loss_happened(struct rn_service *s, const struct rn_err *err);
+uint64_t rn_loss_deadline(const struct rn_service *s); /* when to look again; 0 = no need */
+void rn_loss_retry(struct rn_service *s);              /* does nothing before the deadline */
 
 /* scheduler.c */
 /* Cancels, admits, runs one step. false: nothing to do until a message comes. */

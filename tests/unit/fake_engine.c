@@ -15,6 +15,7 @@ struct rn_engine {
     struct rn_engine_info info;
     struct rn_text text;
     struct rn_seq *seqs;
+    bool down;
 };
 
 struct rn_seq {
@@ -330,7 +331,8 @@ int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t 
         e->fake.on_step(e->fake.user, entries, n);
     }
     e->fake.steps++;
-    if (e->fake.fail_step && --e->fake.fail_step == 0) {
+    if (e->down || (e->fake.fail_step && --e->fake.fail_step == 0)) {
+        e->down = e->down || e->fake.fail_code == -EIO;
         return rn_err_set(err, e->fake.fail_code, "the device is lost");
     }
     for (uint32_t k = 0; k < n; k++) {
@@ -354,6 +356,37 @@ int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t 
         e->fake.rows += entry->n_ids;
     }
     return 0;
+}
+
+int rn_engine_rebuild(struct rn_engine *e, struct rn_err *err)
+{
+    if (e->seqs) {
+        abort(); // the pages are gone: so must be the sequences
+    }
+    e->fake.rebuilds++;
+    if (e->fake.fail_rebuild > 0) {
+        e->fake.fail_rebuild--;
+        return rn_err_set(err, -ENODEV, "there is no device");
+    }
+    e->fake.fail_step = e->fake.fail_again;
+    e->fake.fail_again = 0;
+    e->down = false;
+    return 0;
+}
+
+int rn_engine_probe(struct rn_engine *e, struct rn_err *err)
+{
+    uint32_t id = 0;
+    struct rn_seq *s = NULL;
+    struct rn_step_entry entry = {.ids = &id, .n_ids = 1};
+    void (*on_step)(void *, const struct rn_step_entry *, uint32_t) = e->fake.on_step;
+    int r = rn_seq_create(&s, e, &(struct rn_seq_params){.n = 16}, err);
+    entry.seq = s;
+    e->fake.on_step = NULL; // not the test's business
+    r = r < 0 ? r : rn_engine_step(e, &entry, 1, err);
+    e->fake.on_step = on_step;
+    rn_seq_destroy(s);
+    return r;
 }
 
 size_t fake_answer(struct rn_engine *e, const struct rn_seq_params *params, const uint32_t *ids, size_t n_ids, uint32_t *ret, size_t n)

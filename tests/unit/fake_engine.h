@@ -28,6 +28,9 @@ struct fake {
     uint64_t pool; /* tokens that all sequences may hold; 0 = no limit */
     int fail_step; /* this step (1 = the next) fails with fail_code; 0 = none */
     int fail_code;
+    int fail_again; /* > 0: after a rebuild this step (1 = the probe's) fails with fail_code too */
+    int fail_rebuild; /* so many rebuilds fail */
+    unsigned rebuilds; /* tried */
     void (*on_step)(void *user, const struct rn_step_entry *entries, uint32_t n); /* before each step; may block */
     void *user;
     uint64_t steps, rows;

@@ -283,6 +283,12 @@ void rn_service_stop(struct rn_service *s)
     }
 }
 
+bool rn_service_ready(const struct rn_service *s)
+{
+    (void)s;
+    return true;
+}
+
 int rn_service_submit(struct rn_service *s, struct rn_request *r)
 {
     return post(s, (struct command){.kind = SUBMIT, .request = r});
@@ -314,10 +320,6 @@ int rn_service_query(struct rn_service *s, uint64_t ticket, enum rn_query what, 
 
 struct rn_engine {
     struct rn_engine_info info;
-};
-
-struct rn_seq {
-    uint64_t head;
 };
 
 int rn_engine_create(struct rn_engine **ret, const struct rn_engine_params *params, struct rn_err *err)
@@ -355,28 +357,8 @@ const struct rn_engine_info *rn_engine_info(const struct rn_engine *e)
     return &e->info;
 }
 
-int rn_seq_create(struct rn_seq **ret, struct rn_engine *e, const struct rn_seq_params *params, struct rn_err *err)
+int rn_engine_probe(struct rn_engine *e, struct rn_err *err)
 {
-    (void)e, (void)params;
-    struct rn_seq *s = rn_mem_alloc(1, sizeof *s);
-    if (!s) {
-        return rn_err_nomem(err, sizeof *s, "sequence");
-    }
-    *ret = s;
-    return 0;
-}
-
-void rn_seq_destroy(struct rn_seq *s)
-{
-    rn_mem_free(s);
-}
-
-int rn_engine_step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t n_entries, struct rn_err *err)
-{
-    (void)err;
-    for (uint32_t i = 0; i < n_entries; i++) {
-        entries[i].seq->head += entries[i].n_ids;
-        memset(entries[i].logits, 0, entries[i].n_logits * e->info.n_vocab * sizeof *entries[i].logits);
-    }
+    (void)e, (void)err;
     return 0;
 }

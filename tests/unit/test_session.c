@@ -782,28 +782,6 @@ static void a_window_that_never_fits_is_refused(void **state)
     kit_close(&k);
 }
 
-static void a_lost_device_fails_answers_and_keeps_the_session(void **state)
-{
-    (void)state;
-    struct kit k;
-    kit_open(&k);
-    k.fake->no_end = true;
-    kit_start(&k, NULL);
-    struct kit_reply *a = kit_ask(&k, "one", NULL);
-    k.fake->fail_step = 5;
-    k.fake->fail_code = -EIO;
-    struct kit_reply *b = kit_ask(&k, "two", a->response);
-    assert_int_equal(b->last->status, RN_STATUS_FAILED);
-    assert_string_equal(b->last->code, "device_lost");
-    assert_string_equal(kit_string(b, "stop.cause"), "error");
-    struct kit_reply *c = kit_ask(&k, "two", a->response);
-    char prompt[1024];
-    snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK, a->last->text);
-    assert_string_equal(c->text, kit_expect(&k, &P512, prompt, 24));
-    assert_string_equal(c->session, a->session);
-    kit_close(&k);
-}
-
 static void a_full_queue_turns_requests_away(void **state)
 {
     (void)state;
@@ -1074,7 +1052,6 @@ int main(void)
         cmocka_unit_test(pages_are_given_up_and_read_again),
         cmocka_unit_test(long_histories_are_rebased_not_reread),
         cmocka_unit_test(a_window_that_never_fits_is_refused),
-        cmocka_unit_test(a_lost_device_fails_answers_and_keeps_the_session),
         cmocka_unit_test(a_full_queue_turns_requests_away),
         cmocka_unit_test(stopping_ends_what_runs),
         cmocka_unit_test(raw_ids_need_no_template),
