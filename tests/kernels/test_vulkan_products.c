@@ -449,33 +449,11 @@ static void a_full_step(void **state)
     }
 }
 
-/* x . w = (1 + 2^-12)^2 - (1 + 2^-11), which only a fused fma does not make 0. */
-static void find_fma(void)
-{
-    static float w[32] = {-1 - 0x1p-11f, 1 + 0x1p-12f};
-    static const float x[32] = {1, 1 + 0x1p-12f};
-    float y;
-    struct rn_vk_step head = {.n_rows = 1};
-    const struct rn_tensor matrix = {.name = "w", .type = RN_DTYPE_F32, .cols = 32, .rows = 1, .data = w, .bytes = sizeof w};
-    struct rn_vk_buffer b[] = {kit_repacked(device, &matrix), kit_buffer(device, sizeof x, x), kit_buffer(device, sizeof head, &head),
-                               kit_buffer(device, sizeof y, NULL)};
-    const struct rn_args_product args = {.w0 = b[0].address, .q = b[1].address, .step = b[2].address, .out0 = b[3].address, .rows0 = 1,
-                                         .ld0 = 32, .n_groups = 1};
-    const struct kit_dispatch how = {.specs = {1, 8, device->subgroup_size}, .n_specs = 3, .groups = {1, 1, 1}};
-    kit_run(device, rn_vk_kernel_find(device, RN_VK_MATVEC, RN_DTYPE_F32), &how, &args);
-    kit_read(device, &b[3], &y, sizeof y);
-    assert_true(y == 0 || y == 0x1p-24f);
-    fma_rounds_twice = y == 0;
-    for (size_t i = 0; i < 4; i++) {
-        rn_vk_buffer_destroy(device, &b[i]);
-    }
-}
-
 static int open_device(void **state)
 {
     (void)state;
     device = gpu_kit_open(NULL, NULL);
-    find_fma();
+    fma_rounds_twice = kit_fma_rounds_twice(device);
     print_message("'%s': fma() rounds %s\n", device->name, fma_rounds_twice ? "twice" : "once");
     return 0;
 }

@@ -171,6 +171,28 @@ void kit_run(struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct 
     check(rn_vk_commands_run(d, commands, &err), &err);
 }
 
+/* x . w = (1 + 2^-12)^2 - (1 + 2^-11), which only a fused fma does not make 0. */
+bool kit_fma_rounds_twice(struct rn_vk_device *d)
+{
+    static float w[32] = {-1 - 0x1p-11f, 1 + 0x1p-12f};
+    static const float x[32] = {1, 1 + 0x1p-12f};
+    float y;
+    struct rn_vk_step head = {.n_rows = 1};
+    const struct rn_tensor matrix = {.name = "w", .type = RN_DTYPE_F32, .cols = 32, .rows = 1, .data = w, .bytes = sizeof w};
+    struct rn_vk_buffer b[] = {kit_repacked(d, &matrix), kit_buffer(d, sizeof x, x), kit_buffer(d, sizeof head, &head),
+                               kit_buffer(d, sizeof y, NULL)};
+    const struct rn_args_product args = {.w0 = b[0].address, .q = b[1].address, .step = b[2].address, .out0 = b[3].address, .rows0 = 1,
+                                         .ld0 = 32, .n_groups = 1};
+    const struct kit_dispatch how = {.specs = {1, 8, d->subgroup_size}, .n_specs = 3, .groups = {1, 1, 1}};
+    kit_run(d, rn_vk_kernel_find(d, RN_VK_MATVEC, RN_DTYPE_F32), &how, &args);
+    kit_read(d, &b[3], &y, sizeof y);
+    assert_true(y == 0 || y == 0x1p-24f);
+    for (size_t i = 0; i < 4; i++) {
+        rn_vk_buffer_destroy(d, &b[i]);
+    }
+    return y == 0;
+}
+
 void kit_compare(const char *what, const struct rn_vk_kernel *k, const float *got, const float *want, size_t n)
 {
     if (memcmp(got, want, n * sizeof *got) == 0) {
