@@ -16,7 +16,8 @@
 #include "runtime/base/mem.h"
 #include "runtime/vulkan/device_internal.h"
 
-#define DEADLINE_MS 10000 /* a submit is meant to take 250 ms; software devices on a busy machine are many times slower */
+#define DEADLINE_MS 10000      /* a submit is meant to take 250 ms */
+#define DEADLINE_CPU_MS 120000 /* software devices on a busy machine are many times slower */
 
 int rn_vk_check(struct rn_vk_device *d, VkResult result, const char *what, struct rn_err *err)
 {
@@ -208,7 +209,7 @@ static void take_over(struct rn_vk_device *d, const struct rn_vk_probe *p)
     d->integrated = p->info.integrated;
     d->main_heap = p->main_heap;
     d->memory_budget = p->info.budget;
-    d->deadline_ms = DEADLINE_MS;
+    d->deadline_ms = d->is_cpu ? DEADLINE_CPU_MS : DEADLINE_MS;
     memcpy(d->name, p->info.name, sizeof d->name);
     memcpy(d->driver, p->info.driver, sizeof d->driver);
     memcpy(d->cache_id, p->cache_id, sizeof d->cache_id);

@@ -1,0 +1,575 @@
+/* From the program to a list of dispatches, and the buffers that they work on.
+ *
+ * A norm in front of a product is folded into the dispatch that quantises the product's input; the parts of one type make one dispatch.
+ * The dispatches of LOGITS come last, they work on the rows that want logits. Addresses are written into the arguments once; only those
+ * of buffers that grow are renewed (bind_tables). */
+#include "runtime/vulkan/plan_internal.h"
+
+#include <string.h>
+
+#include "runtime/base/err.h"
+#include "runtime/base/mem.h"
+
+#define RES(value) (1u << (value))
+#define FIRST_CHUNKS 64 /* per layer group, before anything grows */
+#define FIRST_SPLIT 16
+#define ALIGN 256
+
+static uint32_t pad32(uint32_t n)
+{
+    return (n + 31) / 32 * 32;
+}
+
+static size_t align_up(size_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* ---- the buffers of a pass ------------------------------------------------------------------------------------------------------------ */
+
+/* Places in the work buffer; *at moves behind them. */
+static VkDeviceAddress take(size_t *at, size_t bytes)
+{
+    size_t start = *at;
+    *at += align_up(bytes);
+    return start;
+}
+
+static uint32_t widest(const struct rn_vk *vk)
+{
+    uint32_t n = 0;
+    for (int v = 0; v < RN_VAL_COUNT; v++) {
+        n = vk->ld[v] > n ? vk->ld[v] : n;
+    }
+    return n;
+}
+
+static int make_work(struct rn_vk *vk, struct rn_err *err)
+{
+    const struct rn_program *p = vk->program;
+    size_t rows = vk->max_rows, at = 0;
+    for (int v = 0; v < RN_VAL_COUNT; v++) {
+        vk->ld[v] = pad32(p->width[v]);
+        vk->values[v] = take(&at, rows * vk->ld[v] * sizeof(float));
+    }
+    vk->work_x = (size_t)vk->values[RN_VAL_X];
+    VkDeviceAddress *others[] = {&vk->q_window, &vk->q_pinned, &vk->up, &vk->acts_q, &vk->acts_d};
+    size_t rows_q = rows * vk->ld[RN_VAL_Q] * sizeof(float), n = widest(vk);
+    size_t bytes[] = {rows_q, rows_q, rows * vk->ld[RN_VAL_F] * sizeof(float), rows * n, rows * n / 32 * 2 * sizeof(float)};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        *others[i] = take(&at, bytes[i]);
+    }
+    int r = rn_vk_buffer_create(&vk->work, vk->device, at, RN_VK_DEVICE, "a step's values", err);
+    VkCommandBuffer commands;
+    r = r < 0 ? r : rn_vk_commands_begin(vk->device, &commands, err);
+    if (r < 0) {
+        return r;
+    }
+    vkCmdFillBuffer(commands, vk->work.buffer, 0, VK_WHOLE_SIZE, 0); // padding columns are zero and stay so
+    for (int v = 0; v < RN_VAL_COUNT; v++) {
+        vk->values[v] += vk->work.address;
+    }
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        *others[i] += vk->work.address;
+    }
+    return rn_vk_commands_run(vk->device, commands, err);
+}
+
+static int make_readback(struct rn_vk *vk, struct rn_err *err)
+{
+    size_t logits = vk->makes_logits ? (size_t)RN_VK_MAX_WANTED * vk->ld_logits * sizeof(float) : 0;
+    size_t x = vk->makes_logits ? 0 : (size_t)vk->max_rows * vk->ld[RN_VAL_X] * sizeof(float);
+    int r = logits ? rn_vk_buffer_create(&vk->logits, vk->device, logits, RN_VK_DEVICE, "logits", err) : 0;
+    return r < 0 ? r : rn_vk_buffer_create(&vk->readback, vk->device, logits + x, RN_VK_READBACK, "results", err);
+}
+
+/* ---- tables of a step ------------------------------------------------------------------------------------------------------------------- */
+
+static void place_tables(struct rn_vk *vk, struct rn_vk_places *pl)
+{
+    const struct rn_program *p = vk->program;
+    size_t at = sizeof(struct rn_vk_step);
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        pl->groups[g].indirect = at;
+        at += 3 * 16;
+    }
+    pl->header_bytes = at;
+    at = align_up(at);
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        struct rn_vk_group_place *to = &pl->groups[g];
+        to->tiles = (size_t)take(&at, RN_STEP_ROWS * sizeof(struct rn_vk_tile));
+        to->cells = (size_t)take(&at, RN_STEP_ROWS * sizeof(struct rn_vk_cell));
+        to->chunks = (size_t)take(&at, pl->cap_chunks * sizeof(struct rn_vk_chunk));
+    }
+    pl->angles = (size_t)take(&at, (size_t)vk->max_rows * p->n_ropes * 2 * vk->angle_stride * sizeof(float));
+    pl->x_in = (size_t)take(&at, vk->embeds ? 0 : (size_t)vk->max_rows * vk->ld[RN_VAL_X] * sizeof(float));
+    pl->bytes = at;
+}
+
+static void bind_tables(struct rn_vk *vk)
+{
+    VkDeviceAddress step = vk->step.address;
+    for (uint32_t i = 0; i < vk->n_tasks; i++) {
+        struct rn_vk_task *t = &vk->tasks[i];
+        const struct rn_vk_group_place *g = &vk->places.groups[t->group];
+        switch (t->op) {
+        case RN_VK_EMBED:
+            t->args.embed.step = step;
+            break;
+        case RN_VK_PREPARE:
+            t->args.prepare.step = step;
+            break;
+        case RN_VK_ROPE_KV:
+            t->args.rope_kv.step = step;
+            t->args.rope_kv.cells = step + g->cells;
+            t->args.rope_kv.angles = step + vk->places.angles;
+            break;
+        case RN_VK_ATTEND:
+            t->args.attend.step = step;
+            t->args.attend.tiles = step + g->tiles;
+            t->args.attend.chunks = step + g->chunks;
+            t->args.attend.partial = vk->partial.address;
+            break;
+        case RN_VK_COMBINE:
+            t->args.combine.step = step;
+            t->args.combine.tiles = step + g->tiles;
+            t->args.combine.partial = vk->partial.address;
+            break;
+        default:
+            t->args.product.step = step;
+            break;
+        }
+    }
+}
+
+static int make_partial(struct rn_vk *vk, uint32_t places, struct rn_err *err)
+{
+    const struct rn_program *p = vk->program;
+    size_t bytes = (size_t)places * p->n_heads * (p->head_dim + 2) * sizeof(float);
+    struct rn_vk_buffer partial = {0};
+    int r = rn_vk_buffer_create(&partial, vk->device, bytes, RN_VK_DEVICE, "attention partial sums", err);
+    if (r < 0) {
+        return r;
+    }
+    rn_vk_record_drop_all(vk);
+    rn_vk_buffer_destroy(vk->device, &vk->partial);
+    vk->partial = partial;
+    vk->cap_partials = places;
+    bind_tables(vk);
+    return 0;
+}
+
+/* Makes buffers for so many chunks; the old ones go when the new ones are there. */
+static int make_tables(struct rn_vk *vk, uint32_t cap_chunks, uint32_t cap_split, struct rn_err *err)
+{
+    const uint32_t n_groups = vk->program->n_groups;
+    struct rn_vk_places pl = {.cap_chunks = cap_chunks, .cap_split = cap_split};
+    struct rn_vk_buffer upload = {0}, step = {0};
+    pl.groups = rn_mem_alloc(n_groups, sizeof *pl.groups);
+    int r = pl.groups ? 0 : rn_err_nomem(err, n_groups * sizeof *pl.groups, "a step's tables");
+    if (r == 0) {
+        place_tables(vk, &pl);
+    }
+    r = r < 0 ? r : rn_vk_buffer_create(&upload, vk->device, pl.bytes, RN_VK_UPLOAD, "a step's tables", err);
+    r = r < 0 ? r : rn_vk_buffer_create(&step, vk->device, pl.bytes, RN_VK_DEVICE, "a step's tables", err);
+    if (r < 0) {
+        rn_vk_buffer_destroy(vk->device, &upload);
+        rn_vk_buffer_destroy(vk->device, &step);
+        rn_mem_free(pl.groups);
+        return r;
+    }
+    rn_vk_record_drop_all(vk);
+    rn_vk_buffer_destroy(vk->device, &vk->upload);
+    rn_vk_buffer_destroy(vk->device, &vk->step);
+    rn_mem_free(vk->places.groups);
+    vk->upload = upload;
+    vk->step = step;
+    vk->places = pl;
+    memset(upload.mapped, 0, pl.bytes);
+    bind_tables(vk);
+    return 0;
+}
+
+static uint32_t grown(uint32_t cap, uint32_t need)
+{
+    while (cap < need) {
+        cap *= 2;
+    }
+    return cap;
+}
+
+int rn_vk_plan_grow(struct rn_vk *vk, uint32_t n_chunks, bool split, struct rn_err *err)
+{
+    const struct rn_vk_places *pl = &vk->places;
+    if (n_chunks <= pl->cap_chunks && (!split || n_chunks <= pl->cap_split)) {
+        return 0;
+    }
+    uint32_t cap_split = split ? grown(pl->cap_split, n_chunks) : pl->cap_split;
+    uint32_t cap_chunks = grown(pl->cap_chunks, n_chunks > cap_split ? n_chunks : cap_split);
+    return make_tables(vk, cap_chunks, cap_split, err);
+}
+
+int rn_vk_plan_grow_partial(struct rn_vk *vk, uint32_t places, struct rn_err *err)
+{
+    return places <= vk->cap_partials ? 0 : make_partial(vk, grown(vk->cap_partials, places), err);
+}
+
+/* ---- the list --------------------------------------------------------------------------------------------------------------------------- */
+
+struct planner {
+    struct rn_vk *vk;
+    const struct rn_program *p;
+    VkDeviceAddress next_vector; /* vectors are taken in the order of rn_vk_vectors_load */
+    struct rn_err *err;
+};
+
+static int add(struct planner *pl, const struct rn_vk_task *task)
+{
+    struct rn_vk *vk = pl->vk;
+    if (vk->n_tasks == vk->cap_tasks) {
+        uint32_t cap = vk->cap_tasks ? 2 * vk->cap_tasks : 64;
+        struct rn_vk_task *more = rn_mem_realloc(vk->tasks, cap, sizeof *more);
+        if (!more) {
+            return rn_err_nomem(pl->err, cap * sizeof *more, "the plan");
+        }
+        vk->tasks = more;
+        vk->cap_tasks = cap;
+    }
+    vk->tasks[vk->n_tasks++] = *task;
+    return 0;
+}
+
+static VkDeviceAddress take_vector(struct planner *pl, const struct rn_tensor *v)
+{
+    VkDeviceAddress at = pl->next_vector;
+    pl->next_vector += rn_vk_vector_bytes(v->cols);
+    return at;
+}
+
+static bool is_float(uint32_t type)
+{
+    return type == RN_DTYPE_F32 || type == RN_DTYPE_F16 || type == RN_DTYPE_BF16;
+}
+
+static bool reads(const struct rn_op *op, enum rn_value v)
+{
+    return op->kind != RN_OP_EMBED && op->kind != RN_OP_ROPE_KV && op->in == v;
+}
+
+static bool is_product(enum rn_op_kind kind)
+{
+    return kind == RN_OP_MATMUL || kind == RN_OP_GATED || kind == RN_OP_LOGITS;
+}
+
+/* A norm whose result only the next operation, a product, reads before it is written again can be folded into that product. */
+static bool folds(const struct rn_program *p, uint32_t i)
+{
+    const struct rn_op *norm = &p->ops[i];
+    if (norm->kind != RN_OP_NORM || norm->accumulate || norm->in == norm->out || i + 1 == p->n_ops) {
+        return false;
+    }
+    const struct rn_op *next = &p->ops[i + 1];
+    if (!is_product(next->kind) || next->in != norm->out) {
+        return false;
+    }
+    for (uint32_t k = i + 2; k < p->n_ops; k++) {
+        if (reads(&p->ops[k], norm->out)) {
+            return false;
+        }
+        if (p->ops[k].kind == RN_OP_NORM && p->ops[k].out == norm->out) {
+            return true;
+        }
+    }
+    return true;
+}
+
+static int add_embed(struct planner *pl, const struct rn_op *op)
+{
+    const struct rn_vk_weight *w = rn_vk_weight_find(pl->vk, op->parts[0].weight);
+    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_EMBED, .type = w->type, .writes = RES(op->out)};
+    t.args.embed = (struct rn_args_embed){.w = w->address, .out = pl->vk->values[op->out], .cols = w->cols, .ld = pl->vk->ld[op->out],
+                                          .scale = op->scale};
+    return add(pl, &t);
+}
+
+/* A norm of its own. */
+static int add_norm(struct planner *pl, const struct rn_op *op)
+{
+    struct rn_vk *vk = pl->vk;
+    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_PREPARE, .type = RN_VK_ANY_TYPE, .writes = RES(op->out)};
+    t.reads = RES(op->in) | (op->accumulate ? RES(op->out) : 0);
+    t.args.prepare = (struct rn_args_prepare){
+        .x = vk->values[op->in], .norm = take_vector(pl, op->parts[0].weight), .out = vk->values[op->out], .width = pl->p->width[op->in],
+        .ld_x = vk->ld[op->in], .ld_out = vk->ld[op->out], .n_groups = vk->ld[op->in] / 32, .eps = op->eps,
+        .flags = RN_PREPARE_NORM | RN_PREPARE_FLOATS | (op->accumulate ? RN_PREPARE_ADD : 0)};
+    return add(pl, &t);
+}
+
+struct input { /* what a product reads once it is prepared */
+    VkDeviceAddress q;      /* int8 */
+    VkDeviceAddress floats;
+    uint32_t res_q, res_floats;
+};
+
+/* The dispatch in front of a product: the folded norm, what the types of the parts want. norm: NULL, or the operation. */
+static int add_prepare(struct planner *pl, const struct rn_op *op, const struct rn_op *norm, struct input *ret)
+{
+    struct rn_vk *vk = pl->vk;
+    bool wants_q = false, wants_floats = false;
+    for (uint32_t k = 0; k < op->n_parts; k++) {
+        bool f = is_float(op->parts[k].weight->type);
+        wants_floats |= f;
+        wants_q |= !f;
+    }
+    enum rn_value from = norm ? norm->in : op->in;
+    bool wanted = op->kind == RN_OP_LOGITS, writes_floats = wants_floats && (norm || wanted);
+    *ret = (struct input){.q = vk->acts_q, .floats = vk->values[op->in], .res_q = RN_VK_RES_ACTS, .res_floats = RES(op->in)};
+    if (!wants_q && !writes_floats) {
+        return 0; // as it is
+    }
+    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_PREPARE, .type = RN_VK_ANY_TYPE, .reads = RES(from)};
+    t.writes = (wants_q ? RN_VK_RES_ACTS : 0) | (writes_floats ? RES(op->in) : 0);
+    t.args.prepare = (struct rn_args_prepare){
+        .x = vk->values[from], .norm = norm ? take_vector(pl, norm->parts[0].weight) : 0, .out = writes_floats ? vk->values[op->in] : 0,
+        .q = vk->acts_q, .d = vk->acts_d, .width = pl->p->width[from], .ld_x = vk->ld[from], .ld_out = vk->ld[op->in],
+        .n_groups = vk->ld[from] / 32, .eps = norm ? norm->eps : 0};
+    t.args.prepare.flags = (norm ? RN_PREPARE_NORM : 0) | (wants_q ? RN_PREPARE_QUANT : 0) | (writes_floats ? RN_PREPARE_FLOATS : 0) |
+                           (wanted ? RN_PREPARE_WANTED : 0);
+    return add(pl, &t);
+}
+
+/* Puts part k of a product's dispatch: weight, bias, target. */
+static void set_part(struct rn_vk_task *t, uint32_t k, const struct rn_vk_weight *w, VkDeviceAddress bias, VkDeviceAddress out, uint32_t ld)
+{
+    struct rn_args_product *a = &t->args.product;
+    VkDeviceAddress *const weights[] = {&a->w0, &a->w1, &a->w2}, *const biases[] = {&a->bias0, &a->bias1, &a->bias2},
+                                                               *const outs[] = {&a->out0, &a->out1, &a->out2};
+    uint32_t *const rows[] = {&a->rows0, &a->rows1, &a->rows2}, *const lds[] = {&a->ld0, &a->ld1, &a->ld2};
+    *weights[k] = w->address;
+    *biases[k] = bias;
+    *outs[k] = out;
+    *rows[k] = w->rows;
+    *lds[k] = ld;
+    a->flags |= bias ? RN_PRODUCT_BIAS0 << k : 0;
+    t->bytes += (double)w->bytes;
+    t->macs += (double)w->cols * w->rows;
+}
+
+static struct rn_vk_task product_task(const struct planner *pl, const struct rn_op *op, uint32_t type, const struct input *in)
+{
+    bool f = is_float(type);
+    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_MATVEC, .type = type, .reads = f ? in->res_floats : in->res_q};
+    const uint32_t cols = op->parts[0].weight->cols;
+    t.args.product = (struct rn_args_product){.q = f ? in->floats : in->q, .d = f ? 0 : pl->vk->acts_d, .n_groups = (cols + 31) / 32};
+    t.args.product.flags = f && (cols + 15) / 16 % 2 ? RN_PRODUCT_HALF : 0;
+    return t;
+}
+
+static void take_biases(struct planner *pl, const struct rn_op *op, VkDeviceAddress ret[3])
+{
+    for (uint32_t k = 0; k < op->n_parts; k++) {
+        ret[k] = op->parts[k].bias ? take_vector(pl, op->parts[k].bias) : 0;
+    }
+}
+
+/* MATMUL and LOGITS: one dispatch per type. */
+static int add_products(struct planner *pl, const struct rn_op *op, const struct input *in)
+{
+    struct rn_vk *vk = pl->vk;
+    const bool logits = op->kind == RN_OP_LOGITS;
+    VkDeviceAddress biases[3] = {0};
+    take_biases(pl, op, biases);
+    for (uint32_t k = 0, done = 0; k < op->n_parts; k++) {
+        if (done >> k & 1) {
+            continue;
+        }
+        const uint32_t type = op->parts[k].weight->type;
+        struct rn_vk_task t = product_task(pl, op, type, in);
+        t.args.product.flags |= (op->accumulate ? RN_PRODUCT_ADD : 0) | (logits ? RN_PRODUCT_WANTED : 0);
+        for (uint32_t i = k, at = 0; i < op->n_parts; i++) {
+            const struct rn_part *part = &op->parts[i];
+            if (part->weight->type == type) {
+                set_part(&t, at++, rn_vk_weight_find(vk, part->weight), biases[i], logits ? vk->logits.address : vk->values[part->out],
+                         logits ? vk->ld_logits : vk->ld[part->out]);
+                t.writes |= logits ? (uint32_t)RN_VK_RES_LOGITS : RES(part->out);
+                t.reads |= op->accumulate ? RES(part->out) : 0;
+                done |= 1u << i;
+            }
+        }
+        int r = add(pl, &t);
+        if (r < 0) {
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* GATED. Two types: the second part goes into a place of its own first, and the first part's dispatch multiplies by it. */
+static int add_gated(struct planner *pl, const struct rn_op *op, const struct input *in)
+{
+    struct rn_vk *vk = pl->vk;
+    const struct rn_vk_weight *gate = rn_vk_weight_find(vk, op->parts[0].weight), *up = rn_vk_weight_find(vk, op->parts[1].weight);
+    const uint32_t ld = vk->ld[op->out];
+    VkDeviceAddress biases[3] = {0};
+    take_biases(pl, op, biases);
+    struct rn_vk_task t = product_task(pl, op, gate->type, in);
+    t.writes = RES(op->out);
+    t.args.product.flags |= RN_PRODUCT_GATED | (op->act == RN_ACT_GELU_TANH ? RN_PRODUCT_GELU : 0);
+    set_part(&t, 0, gate, biases[0], vk->values[op->out], ld);
+    if (gate->type == up->type) {
+        set_part(&t, 1, up, biases[1], vk->values[op->out], ld);
+        return add(pl, &t);
+    }
+    struct rn_vk_task first = product_task(pl, op, up->type, in);
+    first.writes = RN_VK_RES_UP;
+    set_part(&first, 0, up, biases[1], vk->up, ld);
+    t.reads |= RN_VK_RES_UP;
+    t.args.product.flags = (t.args.product.flags & ~RN_PRODUCT_GATED) | RN_PRODUCT_TIMES;
+    t.args.product.out1 = vk->up;
+    t.args.product.ld1 = ld;
+    int r = add(pl, &first);
+    return r < 0 ? r : add(pl, &t);
+}
+
+static int add_rope_kv(struct planner *pl, const struct rn_op *op)
+{
+    const struct rn_vk *vk = pl->vk;
+    const struct rn_program *p = pl->p;
+    const uint32_t rope = p->layer_rope[op->layer], slot = p->layer_slot[op->layer];
+    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_ROPE_KV, .type = RN_VK_ANY_TYPE, .layer = op->layer, .group = p->layer_group[op->layer]};
+    t.reads = RES(RN_VAL_Q) | RES(RN_VAL_K) | RES(RN_VAL_V);
+    t.writes = RN_VK_RES_Q_WINDOW | RN_VK_RES_Q_PINNED | RN_VK_RES_KV;
+    bool q8 = vk->kv == RN_KV_Q8_0;
+    t.args.rope_kv = (struct rn_args_rope_kv){
+        .q = vk->values[RN_VAL_Q], .k = vk->values[RN_VAL_K], .v = vk->values[RN_VAL_V], .q_window = vk->q_window, .q_pinned = vk->q_pinned,
+        .heads = p->n_heads | p->n_kv_heads << 16, .dims = p->head_dim | p->ropes[rope].n_rot << 16, .ld_q = vk->ld[RN_VAL_Q],
+        .ld_k = vk->ld[RN_VAL_K], .angle_row = p->n_ropes * 2 * vk->angle_stride, .angle_at = rope * 2 * vk->angle_stride,
+        .angle_zone = vk->angle_stride, .eps = op->eps,
+        .at_pinned = (uint32_t)(slot * p->n_kv_heads * 2 * rn_vk_part_bytes(false, p->head_dim)),
+        .at_window = (uint32_t)(slot * p->n_kv_heads * 2 * rn_vk_part_bytes(q8, p->head_dim))};
+    t.args.rope_kv.norm_q = op->n_parts ? take_vector(pl, op->parts[0].weight) : 0;
+    t.args.rope_kv.norm_k = op->n_parts ? take_vector(pl, op->parts[1].weight) : 0;
+    t.args.rope_kv.flags = (p->ropes[rope].interleaved ? RN_ROPE_INTERLEAVED : 0) | (op->n_parts ? RN_ROPE_NORMS : 0) | (q8 ? RN_ROPE_Q8 : 0);
+    return add(pl, &t);
+}
+
+static int add_attention(struct planner *pl, const struct rn_op *op)
+{
+    const struct rn_vk *vk = pl->vk;
+    const struct rn_program *p = pl->p;
+    const uint32_t slot = p->layer_slot[op->layer];
+    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_ATTEND, .type = RN_VK_ANY_TYPE, .layer = op->layer, .group = p->layer_group[op->layer]};
+    bool q8 = vk->kv == RN_KV_Q8_0;
+    t.reads = RN_VK_RES_Q_WINDOW | RN_VK_RES_Q_PINNED | RN_VK_RES_KV;
+    t.writes = RN_VK_RES_PARTIAL | RES(op->out);
+    t.args.attend = (struct rn_args_attend){
+        .q_window = vk->q_window, .q_pinned = vk->q_pinned, .out = vk->values[op->out], .heads = p->n_heads | p->n_kv_heads << 16,
+        .head_dim = p->head_dim, .ld_q = vk->ld[RN_VAL_Q], .ld_out = vk->ld[op->out], .flags = q8 ? RN_ATTEND_Q8 : 0, .scale = p->attn_scale,
+        .at_pinned = (uint32_t)(slot * p->n_kv_heads * 2 * rn_vk_part_bytes(false, p->head_dim)),
+        .at_window = (uint32_t)(slot * p->n_kv_heads * 2 * rn_vk_part_bytes(q8, p->head_dim))};
+    int r = add(pl, &t);
+    t = (struct rn_vk_task){.kind = op->kind, .op = RN_VK_COMBINE, .type = RN_VK_ANY_TYPE, .layer = op->layer, .group = t.group,
+                            .reads = RN_VK_RES_PARTIAL, .writes = RES(op->out)};
+    t.args.combine = (struct rn_args_combine){.out = vk->values[op->out], .n_heads = p->n_heads, .head_dim = p->head_dim,
+                                              .ld_out = vk->ld[op->out]};
+    return r < 0 ? r : add(pl, &t);
+}
+
+static int add_product(struct planner *pl, const struct rn_op *op, const struct rn_op *norm)
+{
+    struct input in;
+    int r = add_prepare(pl, op, norm, &in);
+    if (r < 0) {
+        return r;
+    }
+    return op->kind == RN_OP_GATED ? add_gated(pl, op, &in) : add_products(pl, op, &in);
+}
+
+static int add_op(struct planner *pl, const struct rn_op *op)
+{
+    switch (op->kind) {
+    case RN_OP_EMBED:
+        return add_embed(pl, op);
+    case RN_OP_NORM:
+        return add_norm(pl, op);
+    case RN_OP_ROPE_KV:
+        return add_rope_kv(pl, op);
+    case RN_OP_ATTENTION:
+        return add_attention(pl, op);
+    default:
+        return add_product(pl, op, NULL);
+    }
+}
+
+/* The first task of each layer: what follows the last one before its attention that changed X. */
+static int find_borders(struct rn_vk *vk, struct rn_err *err)
+{
+    vk->borders = rn_mem_alloc(vk->program->n_layers + 1, sizeof *vk->borders);
+    if (!vk->borders) {
+        return rn_err_nomem(err, (vk->program->n_layers + 1) * sizeof *vk->borders, "the plan");
+    }
+    vk->borders[vk->n_borders++] = 0;
+    uint32_t after_x = 0;
+    for (uint32_t i = 0; i < vk->n_main; i++) {
+        if (vk->tasks[i].op == RN_VK_ROPE_KV && after_x > vk->borders[vk->n_borders - 1] && vk->n_borders < vk->program->n_layers) {
+            vk->borders[vk->n_borders++] = after_x;
+        }
+        after_x = vk->tasks[i].writes & RES(RN_VAL_X) ? i + 1 : after_x;
+    }
+    vk->borders[0] = 0; // the embedding belongs to the first
+    return 0;
+}
+
+static int plan_tasks(struct rn_vk *vk, struct rn_err *err)
+{
+    struct planner pl = {.vk = vk, .p = vk->program, .next_vector = vk->vectors.address, .err = err};
+    for (uint32_t i = 0; i < vk->program->n_ops; i++) {
+        const struct rn_op *op = &vk->program->ops[i];
+        const struct rn_op *norm = folds(vk->program, i) ? op : NULL;
+        op = norm ? &vk->program->ops[++i] : op;
+        if (op->kind == RN_OP_LOGITS) {
+            vk->n_main = vk->n_tasks;
+        }
+        int r = norm ? add_product(&pl, op, norm) : add_op(&pl, op);
+        if (r < 0) {
+            return r;
+        }
+        if ((op->kind == RN_OP_LOGITS) != (i + 1 == vk->program->n_ops && vk->makes_logits) || (op->kind == RN_OP_LOGITS && !norm)) {
+            return rn_err_set(err, -ENOTSUP, "operation %u of the model's program has a form that the Vulkan backend does not know", i);
+        }
+    }
+    vk->n_main = vk->makes_logits ? vk->n_main : vk->n_tasks;
+    return find_borders(vk, err);
+}
+
+static void look_at_program(struct rn_vk *vk)
+{
+    const struct rn_program *p = vk->program;
+    vk->embeds = p->n_ops && p->ops[0].kind == RN_OP_EMBED;
+    vk->makes_logits = p->n_ops && p->ops[p->n_ops - 1].kind == RN_OP_LOGITS;
+    vk->ld_logits = pad32(p->n_vocab);
+    for (uint32_t i = 0; i < p->n_ropes; i++) {
+        vk->angle_stride = p->ropes[i].n_rot > vk->angle_stride ? p->ropes[i].n_rot : vk->angle_stride;
+    }
+}
+
+int rn_vk_plan(struct rn_vk *vk, struct rn_err *err)
+{
+    look_at_program(vk);
+    int r = make_work(vk, err);
+    r = r < 0 ? r : make_readback(vk, err);
+    r = r < 0 ? r : plan_tasks(vk, err);
+    r = r < 0 ? r : make_tables(vk, FIRST_CHUNKS, FIRST_SPLIT, err);
+    return r < 0 ? r : make_partial(vk, FIRST_SPLIT, err);
+}
+
+void rn_vk_plan_finish(struct rn_vk *vk)
+{
+    struct rn_vk_buffer *buffers[] = {&vk->work, &vk->logits, &vk->partial, &vk->upload, &vk->step, &vk->readback};
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
+        rn_vk_buffer_destroy(vk->device, buffers[i]);
+    }
+    rn_mem_free(vk->places.groups);
+    rn_mem_free(vk->tasks);
+    rn_mem_free(vk->borders);
+}

@@ -1,0 +1,92 @@
+/* How a kernel is dispatched: the heads of shaders/<op>.comp, in C. */
+#include "runtime/vulkan/plan_internal.h"
+
+#define MATVEC_PAIRS 8   // invocations for 16 rows of a matrix
+#define MATVEC_SLICES 16 // at most
+
+static uint32_t div_up(uint32_t n, uint32_t by)
+{
+    return (n + by - 1) / by;
+}
+
+static bool is_float(uint32_t type)
+{
+    return type == RN_DTYPE_F32 || type == RN_DTYPE_F16 || type == RN_DTYPE_BF16;
+}
+
+static void set_specs(struct rn_vk_shape *s, uint32_t a, uint32_t b, uint32_t c)
+{
+    s->specs[0] = a;
+    s->specs[1] = b;
+    s->specs[2] = c;
+    s->n_specs = 3;
+}
+
+/* Tiles of `rows` matrix rows over all parts. */
+static uint32_t product_tiles(const struct rn_args_product *a, uint32_t rows)
+{
+    bool gated = a->flags & RN_PRODUCT_GATED;
+    return div_up(a->rows0, rows) + (gated ? 0 : div_up(a->rows1, rows) + div_up(a->rows2, rows));
+}
+
+static void shape_matvec(struct rn_vk_shape *s, const struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct rn_args_product *a,
+                         uint32_t n_rows)
+{
+    uint32_t segments = is_float(k->type) ? a->n_groups : div_up(a->n_groups, 4);
+    uint32_t slices = d->is_cpu ? 1 : segments < MATVEC_SLICES ? segments : MATVEC_SLICES;
+    set_specs(s, n_rows, MATVEC_PAIRS * slices, d->subgroup_size);
+    s->groups[0] = product_tiles(a, 16);
+}
+
+static void shape_matmat(struct rn_vk_shape *s, const struct rn_vk_device *d, const struct rn_args_product *a, uint32_t n_rows)
+{
+    uint32_t tokens = n_rows <= 16 ? 4 : 8;
+    set_specs(s, tokens, 128, d->subgroup_size);
+    s->groups[0] = product_tiles(a, 64);
+    s->groups[1] = div_up(n_rows, 4 * tokens);
+}
+
+/* Workgroups per row. With a norm each adds up the whole row, which pays where a few rows would leave a GPU idle. */
+static uint32_t prepare_shares(const struct rn_vk_device *d, const struct rn_args_prepare *a, uint32_t n_rows)
+{
+    const uint32_t all = div_up(a->n_groups, 32);
+    const bool in_place = a->out == a->x || (a->flags & (RN_PREPARE_ADD | RN_PREPARE_NORM)) == (RN_PREPARE_ADD | RN_PREPARE_NORM);
+    if (in_place && (a->flags & RN_PREPARE_FLOATS)) {
+        return 1;
+    }
+    return !(a->flags & RN_PREPARE_NORM) || (!d->is_cpu && n_rows <= RN_VK_FEW_ROWS) ? all : 1;
+}
+
+void rn_vk_shape_of(struct rn_vk_shape *ret, const struct rn_vk_device *d, const struct rn_program *p, const struct rn_vk_kernel *k,
+                    const union rn_vk_args *args, uint32_t n_rows)
+{
+    *ret = (struct rn_vk_shape){.groups = {1, 1, 1}};
+    switch (k->op) {
+    case RN_VK_EMBED:
+        set_specs(ret, 0, 32, d->subgroup_size);
+        ret->groups[0] = div_up(div_up(args->embed.cols, 32), 32);
+        ret->groups[1] = n_rows;
+        break;
+    case RN_VK_PREPARE:
+        set_specs(ret, 0, 256, d->subgroup_size);
+        ret->groups[0] = n_rows;
+        ret->groups[1] = prepare_shares(d, &args->prepare, n_rows);
+        break;
+    case RN_VK_MATVEC:
+        shape_matvec(ret, d, k, &args->product, n_rows);
+        break;
+    case RN_VK_MATMAT:
+        shape_matmat(ret, d, &args->product, n_rows);
+        break;
+    case RN_VK_ROPE_KV:
+        ret->groups[0] = n_rows;
+        ret->groups[1] = div_up((args->rope_kv.heads & 0xffff) + 2 * (args->rope_kv.heads >> 16), 2);
+        break;
+    case RN_VK_ATTEND:
+        rn_vk_attend_specs(ret->specs, p, n_rows);
+        ret->n_specs = RN_VK_ATTEND_SPECS;
+        break;
+    default:
+        break;
+    }
+}

@@ -1,0 +1,415 @@
+/* The Vulkan backend against the CPU's, and against itself: on tiny random models of every weight type and family, logits agree with the
+ * CPU's within a tolerance, and they are a pure function of the tokens up to them, bit for bit: whatever the chunks, the neighbours, rejected
+ * drafts, poisoned cells, masked features and cuts of a step.
+ *
+ * RUNNEL_TEST_GPU names the device (default: llvmpipe, Mesa's software device); without it everything is skipped. RUNNEL_TEST_FULL=1 runs
+ * every type with both KV types instead of a selection. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/err.h"
+#include "runtime/base/mem.h"
+#include "tests/unit/engine_kit.h"
+
+/* Square of the relative error of a row of logits, mean and worst over the rows. Both backends round activations (and keys and values in
+ * q8_0) to int8; sums of another order move a few of them to the neighbouring value, which is a 127th of the group's largest. Float weights
+ * with f16 KV have no such steps, but for the last bit of a half. */
+#define AGREE_MEAN 1e-4
+#define AGREE_WORST 2e-3
+#define AGREE_FLOATS 1e-6
+
+static char device[192];
+
+static struct rn_engine *gpu_engine(const struct gguf_llama *model, struct rn_engine_params params)
+{
+    params.device = device;
+    params.n_threads = 1;
+    return kit_engine(model, &params);
+}
+
+static bool full_matrix(void)
+{
+    const char *s = getenv("RUNNEL_TEST_FULL");
+    return s && strcmp(s, "1") == 0;
+}
+
+/* ---- worlds ------------------------------------------------------------------------------------------------------------------------------ */
+
+struct world { // one model, one timeline, the logits that every way must give
+    struct gguf_llama model;
+    const char *kv;
+    struct rn_seq_params seq;
+    struct kit_timeline tl;
+    float *want; // [tl.n, n_vocab]
+    uint64_t rng;
+};
+
+static void step(struct rn_engine *e, struct rn_step_entry *entries, uint32_t n)
+{
+    struct rn_err err = {0};
+    if (rn_engine_step(e, entries, n, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void world_init(struct world *w, uint64_t seed)
+{
+    w->model.n_vocab = w->model.n_vocab ? w->model.n_vocab : 264;
+    w->model.seed = seed;
+    w->rng = seed;
+    kit_timeline_init(&w->tl, 3 * w->seq.n + 20, w->model.n_vocab, w->seq.evict == RN_EVICT_TURN ? 23 : 0, seed);
+    w->want = rn_mem_alloc((size_t)w->tl.n * w->model.n_vocab, sizeof *w->want);
+    assert_non_null(w->want);
+}
+
+static void world_finish(struct world *w)
+{
+    kit_timeline_finish(&w->tl);
+    rn_mem_free(w->want);
+}
+
+/* Feeds the timeline in chunks (0 = random ones) and stores the logits, or compares them. */
+static void feed(struct world *w, struct rn_engine *e, uint32_t chunk, bool compare, const char *how)
+{
+    struct rn_seq *s = kit_seq(e, &w->seq);
+    struct kit_room *room = rn_mem_alloc(1, sizeof *room);
+    float *logits = rn_mem_alloc(KIT_MAX_STEP * (size_t)w->model.n_vocab, sizeof *logits);
+    assert_true(room && logits);
+    for (uint64_t t; (t = rn_seq_head(s)) < w->tl.n;) {
+        uint32_t n = chunk ? chunk : 1 + kit_below(&w->rng, kit_below(&w->rng, 2) ? 8 : 90), left = w->tl.n - (uint32_t)t;
+        n = n < left ? n : left;
+        size_t bytes = (size_t)n * w->model.n_vocab * sizeof *logits;
+        struct rn_step_entry entry;
+        kit_entry(&entry, room, s, &w->seq, &w->tl, n, logits);
+        step(e, &entry, 1);
+        float *want = w->want + t * w->model.n_vocab;
+        if (!compare) {
+            memcpy(want, logits, bytes);
+        } else if (memcmp(want, logits, bytes) != 0) {
+            fail_msg("%s: other logits within %llu .. %llu (chunk %u)", how, (unsigned long long)t, (unsigned long long)t + n - 1, chunk);
+        }
+        rn_seq_accept(s, rn_seq_head(s));
+    }
+    rn_seq_destroy(s);
+    rn_mem_free(room);
+    rn_mem_free(logits);
+}
+
+/* Garbage is appended and taken back between the steps, and pages are freed as early as may be. */
+static void feed_with_drafts(struct world *w, struct rn_engine *e)
+{
+    struct rn_seq *s = kit_seq(e, &w->seq);
+    struct kit_room *room = rn_mem_alloc(1, sizeof *room);
+    float *logits = rn_mem_alloc(KIT_MAX_STEP * (size_t)w->model.n_vocab, sizeof *logits);
+    assert_true(room && logits);
+    for (uint64_t t; (t = rn_seq_head(s)) < w->tl.n;) {
+        struct rn_step_entry entry;
+        if (kit_below(&w->rng, 2)) {
+            kit_garbage(&entry, room, s, &w->seq, w->model.n_vocab, 1 + kit_below(&w->rng, 16), &w->rng);
+            step(e, &entry, 1);
+            assert_int_equal(rn_seq_rewind(s, t, NULL), 0);
+        }
+        uint32_t n = 1 + kit_below(&w->rng, 12), left = w->tl.n - (uint32_t)t;
+        kit_entry(&entry, room, s, &w->seq, &w->tl, n < left ? n : left, logits);
+        step(e, &entry, 1);
+        assert_memory_equal(logits, w->want + t * w->model.n_vocab, entry.n_ids * (size_t)w->model.n_vocab * sizeof *logits);
+        rn_seq_accept(s, rn_seq_head(s));
+        rn_seq_trim(s);
+    }
+    rn_seq_destroy(s);
+    rn_mem_free(room);
+    rn_mem_free(logits);
+}
+
+#define MAX_BATCH 17
+
+/* n sequences of the same timeline, each at another place, one token each per step. */
+static void feed_batch(struct world *w, struct rn_engine *e, uint32_t n)
+{
+    struct rn_seq *s[MAX_BATCH];
+    struct kit_room *rooms = rn_mem_alloc(n, sizeof *rooms);
+    const size_t n_vocab = w->model.n_vocab;
+    float *logits = rn_mem_alloc(KIT_MAX_STEP * n_vocab, sizeof *logits);
+    assert_true(rooms && logits);
+    struct rn_step_entry entries[MAX_BATCH];
+    for (uint32_t i = 0; i < n; i++) {
+        s[i] = kit_seq(e, &w->seq);
+        for (uint32_t to = w->tl.n - 60 - 7 * i; rn_seq_head(s[i]) < to;) {
+            uint32_t left = to - (uint32_t)rn_seq_head(s[i]);
+            kit_entry(&entries[0], &rooms[i], s[i], &w->seq, &w->tl, left < 100 ? left : 100, NULL);
+            step(e, entries, 1);
+            rn_seq_accept(s[i], rn_seq_head(s[i]));
+        }
+    }
+    for (uint32_t k = 0; k < 60; k++) {
+        for (uint32_t i = 0; i < n; i++) {
+            kit_entry(&entries[i], &rooms[i], s[i], &w->seq, &w->tl, 1, logits + i * n_vocab);
+        }
+        step(e, entries, n);
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t t = rn_seq_head(s[i]) - 1;
+            if (memcmp(logits + i * n_vocab, w->want + t * n_vocab, n_vocab * sizeof *logits) != 0) {
+                fail_msg("sequence %u of %u: other logits at %llu", i, n, (unsigned long long)t);
+            }
+            rn_seq_accept(s[i], t + 1);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        rn_seq_destroy(s[i]);
+    }
+    rn_mem_free(rooms);
+    rn_mem_free(logits);
+}
+
+/* ---- like the CPU --------------------------------------------------------------------------------------------------------------------------- */
+
+static double row_error(const float *a, const float *b, uint32_t n)
+{
+    double diff = 0, sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        diff += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        sum += (double)a[i] * (double)a[i];
+    }
+    return diff / sum;
+}
+
+static bool is_float(enum rn_dtype type)
+{
+    return type == RN_DTYPE_F32 || type == RN_DTYPE_F16 || type == RN_DTYPE_BF16;
+}
+
+/* The same timeline on both backends. The GPU's logits stay in w->want. */
+static void agree(struct world *w, struct rn_engine *gpu, const char *what)
+{
+    struct rn_engine *cpu = kit_engine(&w->model, &(struct rn_engine_params){.n_threads = 1, .kv = w->kv});
+    size_t n = (size_t)w->tl.n * w->model.n_vocab;
+    double worst = 0, sum = 0;
+    feed(w, cpu, 64, false, what);
+    float *copy = rn_mem_alloc(n, sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, w->want, n * sizeof *copy);
+    feed(w, gpu, 64, false, what);
+    for (uint32_t t = 0; t < w->tl.n; t++) {
+        double error = row_error(copy + (size_t)t * w->model.n_vocab, w->want + (size_t)t * w->model.n_vocab, w->model.n_vocab);
+        worst = error > worst || !(error >= 0) ? error : worst;
+        sum += error;
+    }
+    bool exact = is_float(w->model.type) && strcmp(w->kv, "f16") == 0;
+    print_message("%s, %s: squared relative error %.1e, worst %.1e\n", what, w->kv, sum / w->tl.n, worst);
+    assert_true(sum / w->tl.n < (exact ? AGREE_FLOATS : AGREE_MEAN));
+    assert_true(worst < (exact ? AGREE_FLOATS : AGREE_WORST));
+    rn_mem_free(copy);
+    kit_engine_destroy(cpu);
+}
+
+static const struct {
+    enum rn_dtype type;
+    const char *name;
+} types[] = {
+    {RN_DTYPE_Q4_0, "Q4_0"}, {RN_DTYPE_Q4_1, "Q4_1"}, {RN_DTYPE_Q5_0, "Q5_0"},     {RN_DTYPE_Q5_1, "Q5_1"},   {RN_DTYPE_Q8_0, "Q8_0"},
+    {RN_DTYPE_Q4_K, "Q4_K"}, {RN_DTYPE_Q5_K, "Q5_K"}, {RN_DTYPE_Q6_K, "Q6_K"},     {RN_DTYPE_IQ4_NL, "IQ4_NL"}, {RN_DTYPE_MXFP4, "MXFP4"},
+    {RN_DTYPE_F32, "F32"},   {RN_DTYPE_F16, "F16"},   {RN_DTYPE_BF16, "BF16"},
+};
+
+/* Every type: as on the CPU, and in chunks of one row and of some as in chunks of many. */
+static void every_weight_type(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        for (uint32_t k = full_matrix() ? 0 : i % 2; k < (full_matrix() ? 2 : i % 2 + 1); k++) {
+            bool wide = types[i].type == RN_DTYPE_Q4_K || types[i].type == RN_DTYPE_Q5_K || types[i].type == RN_DTYPE_Q6_K;
+            struct world w = {.model = {.type = types[i].type, .n_layers = 1, .d_model = wide ? 256 : 96, .d_ff = wide ? 288 : is_float(types[i].type) ? 176 : 160,
+                                        .n_heads = 6, .n_kv_heads = 2, .head_dim = k ? 64 : 32, .has_output = true, .has_biases = i % 3 == 0},
+                              .kv = k ? "f16" : "q8_0",
+                              .seq = {.n = 48, .sinks = 5, .evict = i % 2 ? RN_EVICT_TOKEN : RN_EVICT_TURN}};
+            world_init(&w, 100 + i);
+            struct rn_engine *e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv});
+            agree(&w, e, types[i].name);
+            feed(&w, e, 7, true, types[i].name);
+            feed(&w, e, 1, true, types[i].name);
+            kit_engine_destroy(e);
+            world_finish(&w);
+        }
+    }
+}
+
+static void every_family(void **state)
+{
+    (void)state;
+    const struct {
+        struct world w;
+        const char *name;
+    } worlds[] = {
+        {{.model = {.arch = "gemma3", .n_layers = 6, .n_heads = 2, .n_kv_heads = 1, .type = RN_DTYPE_Q4_0},
+          .kv = "q8_0", .seq = {.n = 96, .sinks = 20}}, "gemma3"},
+        {{.model = {.arch = "gemma3", .sliding = 65, .n_layers = 6, .d_model = 256, .head_dim = 64, .n_heads = 3, .n_kv_heads = 1,
+                    .type = RN_DTYPE_Q5_K}, .kv = "f16", .seq = {.n = 64, .sinks = 0, .evict = RN_EVICT_TOKEN}}, "gemma3, Q5_K"},
+        {{.model = {.arch = "qwen2", .has_output = true, .type = RN_DTYPE_Q5_1}, .kv = "f16", .seq = {.n = 64, .sinks = 9}}, "qwen2"},
+        {{.model = {.arch = "qwen3", .n_heads = 6, .n_kv_heads = 3, .head_dim = 64, .type = RN_DTYPE_Q8_0},
+          .kv = "q8_0", .seq = {.n = 100, .sinks = 50, .evict = RN_EVICT_TOKEN}}, "qwen3"},
+        {{.model = {.n_heads = 20, .n_kv_heads = 1, .n_layers = 1, .has_rope_freqs = true, .type = RN_DTYPE_Q4_1},
+          .kv = "q8_0", .seq = {.n = 64, .sinks = 4}}, "llama, 20 query heads to one"},
+    };
+    for (uint32_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++) {
+        struct world w = worlds[i].w;
+        world_init(&w, 200 + i);
+        struct rn_engine *e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv});
+        agree(&w, e, worlds[i].name);
+        feed(&w, e, 0, true, worlds[i].name);
+        feed_with_drafts(&w, e);
+        kit_engine_destroy(e);
+        world_finish(&w);
+    }
+}
+
+/* ---- pure ------------------------------------------------------------------------------------------------------------------------------------ */
+
+static struct world pure_world(uint32_t i)
+{
+    return (struct world){.model = {.type = i ? RN_DTYPE_Q4_0 : RN_DTYPE_Q5_0, .n_heads = 6, .n_kv_heads = 2, .head_dim = 32},
+                          .kv = i ? "f16" : "q8_0",
+                          .seq = {.n = i ? 300 : 72, .sinks = i ? 70 : 9, .evict = i ? RN_EVICT_TOKEN : RN_EVICT_TURN}};
+}
+
+static void the_same_in_every_way(void **state)
+{
+    (void)state;
+    static const uint32_t chunks[] = {7, 64, 512}, batches[] = {1, 2, 3, 8, 17};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct world w = pure_world(i);
+        world_init(&w, 300 + i);
+        struct rn_engine *e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv});
+        feed(&w, e, 1, false, "one by one");
+        for (uint32_t k = 0; k < sizeof chunks / sizeof chunks[0]; k++) {
+            feed(&w, e, chunks[k], true, "chunks");
+        }
+        for (uint32_t k = i ? 3 : 0; k < sizeof batches / sizeof batches[0]; k++) { // many sequences of the long one as well
+            feed_batch(&w, e, batches[k]);
+        }
+        feed_with_drafts(&w, e);
+        kit_engine_destroy(e);
+        e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv, .poison = true});
+        feed_with_drafts(&w, e);
+        feed(&w, e, 0, true, "poisoned cells");
+        kit_engine_destroy(e);
+        world_finish(&w);
+    }
+}
+
+static void the_same_without_features(void **state)
+{
+    (void)state;
+    static const char *const masks[] = {"integer-dot", "storage8", "subgroup", "coopmat", "integer-dot,storage8,subgroup,coopmat"};
+    struct world w = pure_world(0);
+    world_init(&w, 400);
+    struct rn_engine *e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv});
+    feed(&w, e, 64, false, "no mask");
+    kit_engine_destroy(e);
+    for (uint32_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
+        e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv, .gpu_mask = masks[i]});
+        feed(&w, e, 64, true, masks[i]);
+        feed(&w, e, 3, true, masks[i]);
+        kit_engine_destroy(e);
+    }
+    world_finish(&w);
+}
+
+/* ---- replay ---------------------------------------------------------------------------------------------------------------------------------- */
+
+static void a_decode_step_costs_few_calls(void **state)
+{
+    (void)state;
+    struct world w = pure_world(0);
+    world_init(&w, 500);
+    struct rn_engine *e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv});
+    struct rn_seq *s = kit_seq(e, &w.seq);
+    struct kit_room *room = rn_mem_alloc(1, sizeof *room);
+    float *logits = rn_mem_alloc(w.model.n_vocab, sizeof *logits);
+    assert_true(room && logits);
+    struct rn_engine_host_cost before = {0}, after = {0};
+    for (uint32_t k = 0; k < 150; k++) {
+        struct rn_step_entry entry;
+        kit_entry(&entry, room, s, &w.seq, &w.tl, 1, logits);
+        if (k == 100) {
+            assert_true(rn_engine_host_cost(e, &before));
+            rn_mem_fail_at(0); // counts from here
+        }
+        step(e, &entry, 1);
+        rn_seq_accept(s, rn_seq_head(s));
+    }
+    assert_true(rn_engine_host_cost(e, &after));
+    assert_int_equal(after.steps - before.steps, 50);
+    print_message("%.1f calls, %.0f us of the host per decode step\n", (double)(after.calls - before.calls) / 50, (after.ns - before.ns) / 50e3);
+    assert_true(after.calls - before.calls <= 5 * 50);
+    rn_seq_destroy(s);
+    rn_mem_free(room);
+    rn_mem_free(logits);
+    kit_engine_destroy(e);
+    world_finish(&w);
+}
+
+/* A budget of a millisecond cuts steps of many rows at every layer. */
+static void cuts_change_nothing(void **state)
+{
+    (void)state;
+    struct world w = {.model = {.type = RN_DTYPE_Q8_0, .n_layers = 7, .d_model = 192, .d_ff = 512, .n_heads = 6, .n_kv_heads = 2},
+                      .kv = "q8_0",
+                      .seq = {.n = 300, .sinks = 9, .evict = RN_EVICT_TOKEN}};
+    struct rn_engine_host_cost whole = {0}, cut = {0};
+    world_init(&w, 600);
+    struct rn_engine *e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv, .submit_budget_ms = 1000000});
+    feed(&w, e, 200, false, "whole steps");
+    assert_true(rn_engine_host_cost(e, &whole));
+    kit_engine_destroy(e);
+    e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv, .submit_budget_ms = 1});
+    feed(&w, e, 200, true, "steps in pieces");
+    assert_true(rn_engine_host_cost(e, &cut));
+    print_message("%.1f calls per step whole, %.1f in pieces\n", (double)whole.calls / (double)whole.steps, (double)cut.calls / (double)cut.steps);
+    assert_true(cut.calls > whole.calls);
+    kit_engine_destroy(e);
+    world_finish(&w);
+}
+
+static int find_device(void **state)
+{
+    (void)state;
+    const char *name = getenv("RUNNEL_TEST_GPU");
+    snprintf(device, sizeof device, "vulkan:%s", name && name[0] ? name : "llvmpipe");
+    struct gguf_llama model = {.n_vocab = 264, .n_layers = 1};
+    struct rn_engine *e = NULL;
+    struct rn_err err = {0};
+    const char *path = kit_model(&model);
+    int r = rn_engine_create(&e, &(struct rn_engine_params){.model = path, .device = device, .n_threads = 1}, &err);
+    unlink(path);
+    rn_engine_destroy(e);
+    if (r == -ENODEV || (r == -ENOTSUP && !strstr(err.text, "self-test"))) {
+        print_message("skipped: %s\n", err.text);
+        exit(77);
+    }
+    if (r < 0) {
+        print_error("%s\n", err.text);
+    }
+    return r;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_weight_type),
+        cmocka_unit_test(every_family),
+        cmocka_unit_test(the_same_in_every_way),
+        cmocka_unit_test(the_same_without_features),
+        cmocka_unit_test(a_decode_step_costs_few_calls),
+        cmocka_unit_test(cuts_change_nothing),
+    };
+    return cmocka_run_group_tests(tests, find_device, NULL);
+}
