@@ -9,6 +9,7 @@
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
 #include "runtime/cpu/cpu_internal.h"
+#include "runtime/cpu/fetch_internal.h"
 #include "runtime/cpu/pool.h"
 
 #define KERNEL(c, type, op) ((type)(c)->kernels.row[op]->fn)
@@ -232,25 +233,33 @@ struct sums {
     float *m, *l, *o;
 };
 
+/* Floats of one such piece. */
+static size_t partial_stride(const struct rn_cpu *c)
+{
+    return (size_t)RN_ATTN_MAX_Q * (c->program->head_dim + 2);
+}
+
 static struct sums sums_at(float *memory)
 {
     return (struct sums){.o = memory + 2 * RN_ATTN_MAX_Q, .m = memory, .l = memory + RN_ATTN_MAX_Q};
 }
 
-/* Points the kernel at the pages of a chunk between tokens lo and hi of it. */
-static void point_at_pages(const struct rn_cpu *c, struct rn_attn_args *args, uint32_t layer, uint32_t kv_head, const struct rn_step_pages *pages,
-                           const struct rn_attn_chunk *chunk, uint32_t lo, uint32_t hi)
+static bool chunk_is_q8(const struct rn_cpu *c, const struct rn_attn_chunk *chunk)
 {
-    bool q8 = !chunk->pinned && c->kv == RN_KV_Q8_0;
-    size_t bytes = rn_kv_part_bytes(q8, c->program->head_dim), offset = part_offset(c, layer, kv_head, bytes);
+    return !chunk->pinned && c->kv == RN_KV_Q8_0;
+}
+
+/* The K parts of a chunk's pages between tokens lo and hi of it; the others may not exist and stay as they are. */
+static void point_at_keys(const struct rn_cpu *c, uint32_t layer, uint32_t kv_head, const struct rn_step_pages *pages,
+                          const struct rn_attn_chunk *chunk, uint32_t lo, uint32_t hi, const uint8_t **k)
+{
+    size_t offset = part_offset(c, layer, kv_head, rn_kv_part_bytes(chunk_is_q8(c, chunk), c->program->head_dim));
     for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
-        if ((i + 1) * RN_PAGE_TOKENS <= lo || i * RN_PAGE_TOKENS >= hi) {
-            continue; // the page may not exist
+        if ((i + 1) * RN_PAGE_TOKENS > lo && i * RN_PAGE_TOKENS < hi) {
+            uint64_t number = chunk->chunk * CHUNK_PAGES + i;
+            const uint8_t *page = chunk->pinned ? pages->pinned[number] : pages->window[number - pages->first_page];
+            k[i] = page + offset;
         }
-        uint64_t number = chunk->chunk * CHUNK_PAGES + i;
-        const uint8_t *page = chunk->pinned ? pages->pinned[number] : pages->window[number - pages->first_page];
-        args->k[i] = page + offset;
-        args->v[i] = page + offset + bytes;
     }
 }
 
@@ -273,11 +282,36 @@ static void visible(const struct rn_cpu *c, uint32_t group, const struct rn_step
     *lo = (uint16_t)(from < *hi ? from : *hi);
 }
 
-static void run_chunk(struct rn_cpu *c, const struct rn_cpu_step_op *op, const struct rn_attn_task *task, const struct rn_attn_chunk *chunk,
-                      float *scratch, struct sums out)
+/* A call of the kernel. */
+struct call {
+    const struct rn_cpu_step_op *op;
+    const struct rn_attn_chunk *chunk;
+    const struct rn_attn_chunk *next; /* what this thread will probably do next and has in no cache, or NULL */
+    bool cold;                        /* the chunk is probably in no cache */
+    float *scratch;
+    struct sums out;
+};
+
+/* The K parts that the last row of a chunk's task sees, all pages of which exist. */
+static void keys_of(const struct rn_cpu *c, const struct rn_cpu_step_op *op, const struct rn_attn_chunk *chunk, const uint8_t **k)
 {
-    uint32_t group = c->program->layer_group[op->layer], hd = c->program->head_dim, lo = RN_CHUNK_TOKENS, hi = 0, n = 0;
-    struct rn_attn_args args = {.head_dim = hd, .scale = c->program->attn_scale, .m = out.m, .l = out.l, .o = out.o, .scratch = scratch};
+    uint32_t group = c->program->layer_group[op->layer];
+    const struct rn_attn_task *task = &c->plans[group].tasks[chunk->task];
+    const struct rn_step_row *row = &c->step->rows[task->row0 + task->n_rows - 1];
+    uint16_t lo, hi;
+    visible(c, group, row, chunk, &lo, &hi);
+    if (lo < hi) {
+        point_at_keys(c, op->layer, task->kv_head, row_pages(c, group, row), chunk, lo, hi, k);
+    }
+}
+
+static void run_chunk(struct rn_cpu *c, const struct call *call)
+{
+    const struct rn_attn_chunk *chunk = call->chunk;
+    uint32_t group = c->program->layer_group[call->op->layer], hd = c->program->head_dim, lo = RN_CHUNK_TOKENS, hi = 0, n = 0;
+    const struct rn_attn_task *task = &c->plans[group].tasks[chunk->task];
+    struct rn_attn_args args = {.head_dim = hd, .scale = c->program->attn_scale, .m = call->out.m, .l = call->out.l, .o = call->out.o,
+                                .scratch = call->scratch, .cold = call->cold};
     const float *q = chunk->pinned ? c->q_pinned : c->q_window;
     for (uint32_t row = task->row0; row < task->row0 + task->n_rows; row++) {
         for (uint32_t h = task->head0; h < task->head0 + task->n_heads; h++, n++) {
@@ -290,8 +324,29 @@ static void run_chunk(struct rn_cpu *c, const struct rn_cpu_step_op *op, const s
         }
     }
     args.n_q = n;
-    point_at_pages(c, &args, op->layer, task->kv_head, row_pages(c, group, &c->step->rows[task->row0]), chunk, lo, hi);
-    KERNEL(c, rn_attn_fn, !chunk->pinned && c->kv == RN_KV_Q8_0 ? RN_CPU_ATTN_Q8_0 : RN_CPU_ATTN_F16)(&args);
+    bool q8 = chunk_is_q8(c, chunk);
+    point_at_keys(c, call->op->layer, task->kv_head, row_pages(c, group, &c->step->rows[task->row0]), chunk, lo, hi, args.k);
+    for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
+        args.v[i] = args.k[i] ? args.k[i] + rn_kv_part_bytes(q8, hd) : NULL;
+    }
+    if (call->next) {
+        args.next_k_bytes = rn_kv_part_bytes(chunk_is_q8(c, call->next), hd);
+        keys_of(c, call->op, call->next, args.next_k);
+    }
+    KERNEL(c, rn_attn_fn, q8 ? RN_CPU_ATTN_Q8_0 : RN_CPU_ATTN_F16)(&args);
+}
+
+/* Asks for the keys of the first chunk of a thread: no earlier chunk could. */
+static void fetch_keys(const struct rn_cpu *c, const struct rn_cpu_step_op *op, const struct rn_attn_chunk *chunk)
+{
+    size_t bytes = rn_kv_part_bytes(chunk_is_q8(c, chunk), c->program->head_dim);
+    const uint8_t *k[CHUNK_PAGES] = {0};
+    keys_of(c, op, chunk, k);
+    for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
+        if (k[i]) {
+            rn_fetch(k[i], bytes);
+        }
+    }
 }
 
 static void combine(const struct rn_cpu *c, struct sums to, struct sums from, uint32_t n_q)
@@ -323,31 +378,65 @@ static void clear(struct sums sums, uint32_t n_q, uint32_t hd)
     memset(sums.o, 0, (size_t)n_q * hd * sizeof(float));
 }
 
+/* The chunks of all tasks, each by whoever asks first; their sums go to plan->partial. */
+static void run_split(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread, const struct rn_attn_plan *plan)
+{
+    size_t stride = partial_stride(c);
+    bool first = true;
+    for (struct rn_loop l = rn_loop_begin(c->pool, thread, plan->n_chunks, 1); rn_loop_next(&l); first = false) {
+        const struct rn_attn_chunk *chunk = &plan->chunks[l.at], *next = l.at + c->n_threads < plan->n_chunks ? chunk + c->n_threads : NULL;
+        if (first) {
+            fetch_keys(c, op, chunk);
+        }
+        run_chunk(c, &(struct call){.op = op, .chunk = chunk, .next = next, .cold = true, .scratch = c->threads[thread].attn,
+                                    .out = sums_at(plan->partial + l.at * stride)});
+    }
+}
+
+/* One task's chunks, one after the other. cold: this thread has read none of them in this operation. */
+static void run_task(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread, const struct rn_attn_chunk *chunk,
+                     const struct rn_attn_chunk *end, bool cold, uint32_t n_q, struct sums running)
+{
+    float *scratch = c->threads[thread].attn;
+    struct sums sums = sums_at(scratch + RN_ATTN_SCRATCH(c->program->head_dim));
+    if (cold && chunk < end) {
+        fetch_keys(c, op, chunk);
+    }
+    for (; chunk < end; chunk++) {
+        const struct rn_attn_chunk *next = cold && chunk + 1 < end ? chunk + 1 : NULL;
+        run_chunk(c, &(struct call){.op = op, .chunk = chunk, .next = next, .cold = cold, .scratch = scratch, .out = sums});
+        combine(c, running, sums, n_q);
+    }
+}
+
+static bool same_keys(const struct rn_cpu *c, const struct rn_attn_task *a, const struct rn_attn_task *b)
+{
+    return a->kv_head == b->kv_head && c->step->rows[a->row0].view == c->step->rows[b->row0].view;
+}
+
 void rn_cpu_attention(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t thread)
 {
     const struct rn_attn_plan *plan = &c->plans[c->program->layer_group[op->layer]];
     uint32_t hd = c->program->head_dim;
-    size_t stride = (size_t)RN_ATTN_MAX_Q * (hd + 2);
-    float *scratch = c->threads[thread].attn;
-    struct sums chunk_sums = sums_at(scratch + RN_ATTN_SCRATCH(hd)), running = sums_at(scratch + RN_ATTN_SCRATCH(hd) + stride);
+    size_t stride = partial_stride(c);
+    struct sums running = sums_at(c->threads[thread].attn + RN_ATTN_SCRATCH(hd) + stride);
     if (plan->split) {
-        for (struct rn_loop l = rn_loop_begin(c->pool, thread, plan->n_chunks, 1); rn_loop_next(&l);) {
-            const struct rn_attn_chunk *chunk = &plan->chunks[l.at];
-            run_chunk(c, op, &plan->tasks[chunk->task], chunk, scratch, sums_at(plan->partial + l.at * stride));
-        }
+        run_split(c, op, thread, plan);
     }
+    const struct rn_attn_task *last = NULL; // of this thread
     for (struct rn_loop l = rn_loop_begin(c->pool, thread, plan->n_tasks, 1); rn_loop_next(&l);) {
         const struct rn_attn_task *task = &plan->tasks[l.at];
-        uint32_t n_q = task->n_rows * task->n_heads;
+        uint32_t n_q = task->n_rows * task->n_heads, from = plan->first_chunk[l.at], to = plan->first_chunk[l.at + 1];
         clear(running, n_q, hd);
-        for (uint32_t i = plan->first_chunk[l.at]; i < plan->first_chunk[l.at + 1]; i++) {
-            struct sums part = plan->split ? sums_at(plan->partial + i * stride) : chunk_sums;
-            if (!plan->split) {
-                run_chunk(c, op, task, &plan->chunks[i], scratch, part);
+        if (plan->split) {
+            for (uint32_t i = from; i < to; i++) {
+                combine(c, running, sums_at(plan->partial + i * stride), n_q);
             }
-            combine(c, running, part, n_q);
+        } else {
+            run_task(c, op, thread, plan->chunks + from, plan->chunks + to, !last || !same_keys(c, last, task), n_q, running);
         }
         finish(c, op, task, running);
+        last = task;
     }
 }
 

@@ -5,6 +5,7 @@
 #include "runtime/cpu/avx2/attention_internal.h"
 #include "runtime/cpu/avx2/dot_tmpl.h"
 #include "runtime/cpu/avx2/quant_internal.h"
+#include "runtime/cpu/fetch_internal.h"
 
 /* Parts of the scratch after the scores; 7 of 32 head_dim floats. */
 struct scratch {
@@ -77,6 +78,9 @@ INLINE void score_q8(const struct rn_attn_args *args, const struct rn_attn_block
         }
         const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + j % RN_PAGE_TOKENS / TILE * tile_bytes;
         const uint8_t *scales = tile + (size_t)TILE * head_dim;
+        if (blk->fetches) {
+            rn_fetch_quarter(args->v[j / RN_PAGE_TOKENS], 4 * tile_bytes, j % RN_PAGE_TOKENS / TILE);
+        }
         for (uint32_t h = 0; h < TILE; h += 8) {
             __m256 acc[BLOCK_K];
 #pragma GCC unroll 4

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "runtime/cpu/avx512vnni/vmath_internal.h"
+#include "runtime/cpu/fetch_internal.h"
 #include "runtime/tensor/backend.h"
 #include "runtime/tensor/quant.h"
 
@@ -124,11 +125,13 @@ struct block {
     uint32_t i0, n;    /* queries i0 .. i0 + n - 1; n = 0: no block left */
     uint32_t lo, hi;   /* every seen token is in lo .. hi - 1 */
     uint32_t all_lo, all_hi; /* what every query sees; may be empty */
+    bool fetches;      /* does the fetching that the call asks for */
 };
 
 /* The first block at or after query i, of at most max_n queries; a long run of queries is cut into blocks of equal size. */
 static struct block next_block(const struct rn_attn_args *args, uint32_t i, uint32_t max_n)
 {
+    bool first = i == 0;
     while (i < args->n_q && args->lo[i] >= args->hi[i]) {
         i++;
     }
@@ -136,7 +139,7 @@ static struct block next_block(const struct rn_attn_args *args, uint32_t i, uint
     while (end < args->n_q && args->lo[end] < args->hi[end]) {
         end++;
     }
-    struct block b = {.i0 = i, .lo = RN_CHUNK_TOKENS, .all_hi = RN_CHUNK_TOKENS};
+    struct block b = {.i0 = i, .lo = RN_CHUNK_TOKENS, .all_hi = RN_CHUNK_TOKENS, .fetches = first && args->cold};
     if (end == i) {
         return b;
     }
@@ -258,6 +261,9 @@ INLINE void score_f16(const struct rn_attn_args *args, const struct block *blk, 
             continue; // keeps I2
         }
         const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + (size_t)(j % RN_PAGE_TOKENS) * head_dim * 2;
+        if (blk->fetches) {
+            rn_fetch_quarter(args->v[j / RN_PAGE_TOKENS], (size_t)RN_PAGE_TOKENS * head_dim * 2, j % RN_PAGE_TOKENS / TILE);
+        }
         __m512 even[BLOCK_K8], odd[BLOCK_K8];
         lane_half(q, tile, head_dim, 0, even, n);
         lane_half(q, tile, head_dim, 1, odd, n);
@@ -342,6 +348,18 @@ static void over_pages(const struct rn_attn_args *args, values_fn values, uint32
     }
 }
 
+/* As over_pages, but tile by tile, and fetches the tiles of the next keys meanwhile. */
+static void over_tiles(const struct rn_attn_args *args, values_fn values, const struct block *b)
+{
+    for (uint32_t tile = 0; tile < RN_CHUNK_TOKENS; tile += TILE) {
+        rn_fetch_quarter(args->next_k[tile / RN_PAGE_TOKENS], args->next_k_bytes, tile % RN_PAGE_TOKENS / TILE);
+        uint32_t j0 = tile > b->all_lo ? tile : b->all_lo, j1 = tile + TILE < b->all_hi ? tile + TILE : b->all_hi;
+        if (j0 < j1) {
+            values(args, b->i0, j0, j1, b->n);
+        }
+    }
+}
+
 /* Adds the values of all seen tokens, per query in ascending order: what only some queries of a block see comes before or after what
  * all of them see, and goes to each query alone. */
 static void add_all_values(const struct rn_attn_args *args, values_fn values)
@@ -351,11 +369,13 @@ static void add_all_values(const struct rn_attn_args *args, values_fn values)
         for (uint32_t i = b.i0; i < b.i0 + b.n; i++) {
             over_pages(args, values, i, args->lo[i], common ? b.all_lo : args->hi[i], 1);
         }
-        if (common) {
+        if (common && b.fetches) {
+            over_tiles(args, values, &b);
+        } else if (common) {
             over_pages(args, values, b.i0, b.all_lo, b.all_hi, b.n);
-            for (uint32_t i = b.i0; i < b.i0 + b.n; i++) {
-                over_pages(args, values, i, b.all_hi, args->hi[i], 1);
-            }
+        }
+        for (uint32_t i = b.i0; common && i < b.i0 + b.n; i++) {
+            over_pages(args, values, i, b.all_hi, args->hi[i], 1);
         }
     }
 }
@@ -447,6 +467,9 @@ INLINE void score_q8(const struct rn_attn_args *args, const struct block *blk, c
         }
         const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + j % RN_PAGE_TOKENS / TILE * tile_bytes;
         const uint8_t *scales = tile + (size_t)TILE * head_dim;
+        if (blk->fetches) {
+            rn_fetch_quarter(args->v[j / RN_PAGE_TOKENS], 4 * tile_bytes, j % RN_PAGE_TOKENS / TILE);
+        }
         __m512 acc[BLOCK_K8];
         #pragma GCC unroll 8
         for (uint32_t x = 0; x < n; x++) {

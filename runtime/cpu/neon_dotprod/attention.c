@@ -1,6 +1,7 @@
 /* Attention over KV pages with NEON: the bits of plain/attention.c. The plan and its invariants: attention_internal.h. */
 #include "runtime/cpu/rows_internal.h"
 
+#include "runtime/cpu/fetch_internal.h"
 #include "runtime/cpu/neon_dotprod/attention_internal.h"
 
 #define BLOCK_V 3 /* queries per pass over V: 24 sums, 3 weights, 2 registers of values */
@@ -10,6 +11,7 @@
 
 struct rn_attn_block rn_attn_block_neon(const struct rn_attn_args *args, uint32_t i, uint32_t max_n)
 {
+    const bool first = i == 0;
     while (i < args->n_q && args->lo[i] >= args->hi[i]) {
         i++;
     }
@@ -17,7 +19,7 @@ struct rn_attn_block rn_attn_block_neon(const struct rn_attn_args *args, uint32_
     while (end < args->n_q && args->lo[end] < args->hi[end]) {
         end++;
     }
-    struct rn_attn_block b = {.i0 = i, .lo = RN_CHUNK_TOKENS, .all_hi = RN_CHUNK_TOKENS};
+    struct rn_attn_block b = {.i0 = i, .lo = RN_CHUNK_TOKENS, .all_hi = RN_CHUNK_TOKENS, .fetches = first && args->cold};
     if (end == i) {
         return b;
     }
@@ -175,6 +177,16 @@ static void over_pages(const struct rn_attn_args *args, float *scales, uint32_t 
     }
 }
 
+/* As over_pages, but tile by tile, and fetches the tiles of the next keys meanwhile. */
+static void over_tiles(const struct rn_attn_args *args, float *scales, const struct rn_attn_block *b)
+{
+    for (uint32_t tile = 0; tile < RN_CHUNK_TOKENS; tile += TILE) {
+        rn_fetch_quarter(args->next_k[tile / RN_PAGE_TOKENS], args->next_k_bytes, tile % RN_PAGE_TOKENS / TILE);
+        uint32_t j0 = tile > b->all_lo ? tile : b->all_lo, j1 = tile + TILE < b->all_hi ? tile + TILE : b->all_hi;
+        over_pages(args, scales, b->i0, j0, j1, b->n);
+    }
+}
+
 /* Adds the values of all seen tokens, per query in ascending order: what only some queries of a block see comes before or after what
  * all of them see, and goes to each query alone. */
 static void add_all_values(const struct rn_attn_args *args, float *scales)
@@ -184,11 +196,13 @@ static void add_all_values(const struct rn_attn_args *args, float *scales)
         for (uint32_t i = b.i0; i < b.i0 + b.n; i++) {
             over_pages(args, scales, i, args->lo[i], common ? b.all_lo : args->hi[i], 1);
         }
-        if (common) {
+        if (common && b.fetches) {
+            over_tiles(args, scales, &b);
+        } else if (common) {
             over_pages(args, scales, b.i0, b.all_lo, b.all_hi, b.n);
-            for (uint32_t i = b.i0; i < b.i0 + b.n; i++) {
-                over_pages(args, scales, i, b.all_hi, args->hi[i], 1);
-            }
+        }
+        for (uint32_t i = b.i0; common && i < b.i0 + b.n; i++) {
+            over_pages(args, scales, i, b.all_hi, args->hi[i], 1);
         }
     }
 }
@@ -262,6 +276,9 @@ INLINE void score_f16(const struct rn_attn_args *args, const struct rn_attn_bloc
             continue; // keeps I2
         }
         const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + (size_t)(j % RN_PAGE_TOKENS) * head_dim * 2;
+        if (blk->fetches) {
+            rn_fetch_quarter(args->v[j / RN_PAGE_TOKENS], (size_t)RN_PAGE_TOKENS * head_dim * 2, j % RN_PAGE_TOKENS / TILE);
+        }
         for (uint32_t h = 0; h < TILE; h += 8) {
             struct f8 dot[BLOCK_K];
             dot_f16(q, tile + 2 * (size_t)h, head_dim, dot, n);

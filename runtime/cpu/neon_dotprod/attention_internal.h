@@ -42,6 +42,7 @@ struct rn_attn_block {
     uint32_t i0, n;          /* queries i0 .. i0 + n - 1; n = 0: no block left */
     uint32_t lo, hi;         /* every seen token is in lo .. hi - 1 */
     uint32_t all_lo, all_hi; /* what every query sees; may be empty */
+    bool fetches;            /* does the fetching that the call asks for */
 };
 
 /* The first block at or after query i, of at most max_n queries; a long run of queries is cut into blocks of equal size. */

@@ -1,6 +1,7 @@
 /* Attention over q8_0 pages with NEON: the bits of plain/attention.c. The plan and its invariants: attention_internal.h. */
 #include "runtime/cpu/rows_internal.h"
 
+#include "runtime/cpu/fetch_internal.h"
 #include "runtime/cpu/neon_dotprod/attention_internal.h"
 #include "runtime/cpu/neon_dotprod/quant_internal.h"
 
@@ -92,6 +93,9 @@ INLINE void score_q8(const struct rn_attn_args *args, const struct rn_attn_block
         }
         const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + j % RN_PAGE_TOKENS / TILE * tile_bytes;
         const uint8_t *scales = tile + (size_t)TILE * head_dim;
+        if (blk->fetches) {
+            rn_fetch_quarter(args->v[j / RN_PAGE_TOKENS], 4 * tile_bytes, j % RN_PAGE_TOKENS / TILE);
+        }
         for (uint32_t h = 0; h < TILE; h += 8) {
             struct f8 acc[BLOCK_K];
 #pragma GCC unroll 4
