@@ -41,6 +41,7 @@ struct rn_engine_info {
     const char *model_id;    /* general.name made an id: lower case, spaces to '-' ; or the file's stem */
     const char *arch;
     const char *device;      /* "cpu avx512vnni 2 threads" */
+    bool on_cpu;             /* all of it: rn_engine_measure then says what bounds it */
     const char *note;        /* what device "auto" decided and why; "" where the device was named */
     const char *fingerprint; /* names build, backend, kernels, KV type: equal fingerprints give equal bits */
     const char *kv;

@@ -99,7 +99,7 @@ static int fill_info(struct rn_engine *e, const struct rn_gguf *g, const struct 
     snprintf(e->device_line, sizeof e->device_line, "%s", e->ops->device(e->backend));
     make_fingerprint(e, kv, model);
     e->info = (struct rn_engine_info){
-        .model_id = e->model_id, .arch = e->arch, .device = e->device_line, .note = e->device.note, .fingerprint = e->fingerprint, .kv = kv,
+        .model_id = e->model_id, .arch = e->arch, .device = e->device_line, .note = e->device.note, .on_cpu = e->ops == &rn_cpu_backend, .fingerprint = e->fingerprint, .kv = kv,
         .n_vocab = hp->n_vocab, .n_ctx_train = hp->n_ctx_train, .n_layers = hp->n_layers, .n_threads = e->n_threads,
         .model_fingerprint = model, .tokenizer_fingerprint = rn_text_fingerprint(e->text), .weight_bytes = e->ops->weight_bytes(e->backend),
         .kernels = e->kernels, .n_kernels = n,

@@ -263,6 +263,12 @@ static double rounded(double x)
     return round(x * 1e4) / 1e4;
 }
 
+/* The limits measured are the CPU's: what runs elsewhere has no share of them. */
+static json_t *share_json(const struct bench *b, double share)
+{
+    return b->info->on_cpu ? json_real(rounded(share)) : json_null();
+}
+
 /* A kind's share of the limit that its test runs into. */
 static double cost_share(const struct bench *b, const struct result *x, const struct rn_engine_cost *cost)
 {
@@ -276,9 +282,9 @@ static json_t *costs_json(const struct bench *b, const struct result *x)
     int r = 0;
     for (size_t i = 0; i < x->n_costs; i++) {
         const struct rn_engine_cost *k = &x->costs[i];
-        r |= json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:f}", "op", k->op, "ms", rounded(k->ms), "gb_per_s",
+        r |= json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:o}", "op", k->op, "ms", rounded(k->ms), "gb_per_s",
                                                    rounded(k->bytes / k->ms / 1e6), "gmac_per_s", rounded(k->macs / k->ms / 1e6), "share",
-                                                   rounded(cost_share(b, x, k))));
+                                                   share_json(b, cost_share(b, x, k))));
     }
     if (r != 0) {
         json_decref(list);
@@ -295,8 +301,12 @@ static void print_costs(const struct bench *b, const struct result *x)
     }
     for (size_t i = 0; i < x->n_costs; i++) {
         const struct rn_engine_cost *k = &x->costs[i];
-        printf("  %-12s %10.3f ms %5.1f %% of the time %15.2f %9.2f  %.0f %%\n", k->op, k->ms, 100 * k->ms / total, k->bytes / k->ms / 1e6,
-               k->macs / k->ms / 1e6, 100 * cost_share(b, x, k));
+        printf("  %-12s %10.3f ms %5.1f %% of the time %15.2f %9.2f", k->op, k->ms, 100 * k->ms / total, k->bytes / k->ms / 1e6,
+               k->macs / k->ms / 1e6);
+        if (b->info->on_cpu) {
+            printf("  %.0f %%", 100 * cost_share(b, x, k));
+        }
+        putchar('\n');
     }
 }
 
@@ -309,10 +319,10 @@ static json_t *to_json(const struct bench *b, const struct result *results, size
     }
     for (size_t i = 0; i < n; i++) {
         const struct result *x = &results[i];
-        r |= json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "test", x->test, "tokens",
+        r |= json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o}", "test", x->test, "tokens",
                                                    (json_int_t)x->tokens, "depth", (json_int_t)x->depth, "tokens_per_s",
                                                    rounded(x->tokens_per_s), "stdev", rounded(x->stdev), "gb_per_s", rounded(x->gb_per_s),
-                                                   "gmac_per_s", rounded(x->gmac_per_s), "share", rounded(x->share)));
+                                                   "gmac_per_s", rounded(x->gmac_per_s), "share", share_json(b, x->share)));
         if (b->args->by_operation) {
             r |= json_object_set_new(json_array_get(list, i), "ops", costs_json(b, x));
         }
@@ -338,13 +348,16 @@ static int print_table(const struct bench *b, const struct result *results, size
 {
     printf("%s, %.1f M parameters, %.1f MB of weights, %s, KV %s\n", b->info->model_id, (double)b->info->n_params / 1e6,
            (double)b->info->weight_bytes / 1e6, b->info->device, b->info->kv);
-    printf("this machine now: reads %.1f GB/s, int8 peak %.2f tera operations/s\n\n", b->read_gb_per_s, b->int8_tops);
-    printf("%-8s %7s %7s %21s %9s %9s  %s\n", "test", "tokens", "depth", "tokens/s", "GB/s", "GMAC/s", "share");
+    printf("this machine's CPU now: reads %.1f GB/s, int8 peak %.2f tera operations/s\n\n", b->read_gb_per_s, b->int8_tops);
+    printf("%-8s %7s %7s %21s %9s %9s  %s\n", "test", "tokens", "depth", "tokens/s", "GB/s", "GMAC/s", b->info->on_cpu ? "share" : "");
     for (size_t i = 0; i < n; i++) {
         const struct result *x = &results[i];
-        printf("%-8s %7u %7llu %12.2f ± %6.2f %9.2f %9.2f  %.0f %% of %s\n", x->test, x->tokens, (unsigned long long)x->depth,
-               x->tokens_per_s, x->stdev, x->gb_per_s, x->gmac_per_s, 100 * x->share,
-               x->test[0] == 'd' ? "the read bandwidth" : "the integer peak");
+        printf("%-8s %7u %7llu %12.2f ± %6.2f %9.2f %9.2f", x->test, x->tokens, (unsigned long long)x->depth, x->tokens_per_s, x->stdev,
+               x->gb_per_s, x->gmac_per_s);
+        if (b->info->on_cpu) {
+            printf("  %.0f %% of %s", 100 * x->share, x->test[0] == 'd' ? "the read bandwidth" : "the integer peak");
+        }
+        putchar('\n');
         if (x->has_host && x->host.steps) {
             double steps = (double)x->host.steps;
             printf("  on the host  %10.1f µs and %.1f calls per step\n", x->host.ns / steps / 1e3, (double)x->host.calls / steps);
