@@ -60,7 +60,7 @@
     UINT(heads) /* n_heads | n_kv_heads << 16 */ UINT(dims) /* head_dim | n_rot << 16 */ UINT(ld_q) UINT(ld_k) UINT(flags)           \
     UINT(angle_row) UINT(angle_at) UINT(angle_zone) UINT(at_pinned) UINT(at_window) FLOAT(eps)
 
-/* Flags of RN_ARGS_ATTEND */
+/* Flags of RN_ARGS_ATTEND; attend.comp takes the first two as a specialisation constant */
 #define RN_ATTEND_Q8 1u         /* window cells are q8_0 */
 #define RN_ATTEND_SPLIT 2u      /* one workgroup per chunk, partial sums stored for combine.comp; else one per tile, all its chunks */
 #define RN_ATTEND_SINKS 4u      /* learned sink logits [n_heads]: one more term of the softmax, once, after the last chunk */

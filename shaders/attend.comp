@@ -2,7 +2,8 @@
  * values are read once for all of them. Per chunk of 256 tokens a partial sum (m, l, o) as runtime/cpu/kernels.h says (struct
  * rn_attn_args), in 32 virtual lanes; chunks are added in order, here (loop mode) or by combine.comp (split mode).
  *
- * Specialisation constants: 0 = head_dim (multiple of 16, at most 512), 1 = heads of a slice, 2 = rows of a tile at most (rn_vk_attend_specs).
+ * Specialisation constants: 0 = head_dim (multiple of 16, at most 512), 1 = heads of a slice, 2 = rows of a tile at most,
+ * 3 = RN_ATTEND_Q8 and RN_ATTEND_SPLIT as in the flags (rn_vk_attend_specs).
  * Workgroup: 128. Dispatch: split (n_chunks, n_kv_heads, slices), loop (n_tiles, n_kv_heads, slices). Shared memory: at most 30 KiB.
  *
  * 1. Scores: an invocation has two tokens and the scores of all queries with them, ascending fma over the dimensions. Adjacent invocations
@@ -23,6 +24,7 @@ layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint HEAD_DIM = 64;
 layout(constant_id = 1) const uint HEADS = 1;
 layout(constant_id = 2) const uint ROWS = 16;
+layout(constant_id = 3) const uint FLAGS = RN_ATTEND_Q8;
 
 #define out result // a word of GLSL
 RN_ARGS(RN_ARGS_ATTEND);
@@ -36,6 +38,7 @@ const float LOWEST = -3.402823466e38; // finite: what infinities do is up to the
 const uint BLOCK = HEADS * ROWS < 4 ? HEADS * ROWS : 4;
 const uint N = (HEADS * ROWS + BLOCK - 1) / BLOCK * BLOCK;
 const uint GROUPS = (HEAD_DIM + 31) / 32;
+const bool Q8 = (FLAGS & RN_ATTEND_Q8) != 0, SPLIT = (FLAGS & RN_ATTEND_SPLIT) != 0;
 
 /* 8 KiB for what passes through: queries, then the lanes of the softmax, then V. */
 const uint STAGE = 512;
@@ -53,9 +56,9 @@ const uint HELD = PER_TEAM * PASSES;                                 /* sums of 
 
 shared vec4 prob[N * CHUNK / 4];                                     /* [query][token]: score, then its weight */
 shared uvec4 stage[STAGE];
-shared uvec4 acts[N * GROUPS * 2];                                   /* [query][group]: quantised queries */
-shared float acts_d[N * GROUPS];
-shared float v_scales[128];                                          /* [token of the tile of V][group] */
+shared uvec4 acts[Q8 ? N * GROUPS * 2 : 1];                                   /* [query][group]: quantised queries */
+shared float acts_d[Q8 ? N * GROUPS : 1];
+shared float v_scales[Q8 ? 128 : 1];                                          /* [token of the tile of V][group] */
 shared uint span[N];                                                 /* of each query in the chunk: lo | hi << 16 */
 shared float chunk_m[N], chunk_l[N], run_m[N], run_l[N];
 shared Weights weights[N];
@@ -75,11 +78,6 @@ struct Part {
     uvec2 hull;     /* tokens that any query may see */
     uvec2 for_all;   /* tokens that all queries see */
 };
-
-float stage_float(uint i)
-{
-    return uintBitsToFloat(stage[i / 4][i % 4]);
-}
 
 void stage_put(uint i, float x)
 {
@@ -109,17 +107,18 @@ void quantise_queries(Task t)
     for (uint i = inv; i < t.n_q * GROUPS; i += WG) {
         const uint q = i / GROUPS, g = i % GROUPS;
         const uint at = (query_row(t, q) * args.ld_q + query_head(t, q) * HEAD_DIM) / 4 + g * 8;
-        Floats4 x = Floats4(args.q_window);
+        vec4 x[8];
         float amax = 0.0;
         [[unroll]] for (uint k = 0; k < 8; k++) {
-            const vec4 a = abs(x.v[at + k]);
+            x[k] = Floats4(args.q_window).v[at + k];
+            const vec4 a = abs(x[k]);
             amax = max(amax, max(max(a.x, a.y), max(a.z, a.w)));
         }
         const bool zero = amax < 7.888609052210118e-31; // 2^-100
         precise float inverse = 127.0 / amax, d = amax / 127.0;
         uint words[8];
         [[unroll]] for (uint k = 0; k < 8; k++) {
-            precise vec4 y = x.v[at + k] * inverse;
+            precise vec4 y = x[k] * inverse;
             const ivec4 z = ivec4(roundEven(y)) & 0xff;
             words[k] = zero ? 0u : uint(z.x | z.y << 8 | z.z << 16 | z.w << 24);
         }
@@ -153,12 +152,10 @@ void keys_of(uvec4 w, out float key[8])
     }
 }
 
-void put_scores(Task t, uint j, uint q, float sum)
+void put_score(uint j, uint q, float sum)
 {
-    if (q < t.n_q) {
-        precise float score = sum * args.scale;
-        prob[q * (CHUNK / 4) + j / 4][j % 4] = score;
-    }
+    precise float score = sum * args.scale;
+    prob[q * (CHUNK / 4) + j / 4][j % 4] = score;
 }
 
 void scores_f16(Task t, Part p, Floats queries, Words4 pages[2], bool seen[2])
@@ -193,8 +190,8 @@ void scores_f16(Task t, Part p, Floats queries, Words4 pages[2], bool seen[2])
         }
     }
     [[unroll]] for (uint q = 0; q < N; q++) {
-        put_scores(t, inv, q, acc[q]);
-        put_scores(t, inv + WG, q, acc[N + q]);
+        put_score(inv, q, acc[q]);
+        put_score(inv + WG, q, acc[N + q]);
     }
 }
 
@@ -242,8 +239,8 @@ void scores_q8(Task t, Part p, Words4 pages[2], bool seen[2])
         }
     }
     [[unroll]] for (uint q = 0; q < N; q++) {
-        put_scores(t, inv, q, acc[q]);
-        put_scores(t, inv + WG, q, acc[N + q]);
+        put_score(inv, q, acc[q]);
+        put_score(inv + WG, q, acc[N + q]);
     }
 }
 
@@ -287,23 +284,23 @@ void lane_sums_of(Task t)
     }
 }
 
-/* The tree 16-8-4-2-1 over the lanes of a query, by one invocation. */
+/* The tree 16-8-4-2-1 over the lanes of a query, by one invocation, four lanes to a vector. */
 float tree_sum(uint q)
 {
-    precise float t[32];
-    [[unroll]] for (uint i = 0; i < 32; i++) {
-        t[i] = stage_float(SUMS * 4 + q * 32 + i);
+    const uint at = SUMS + q * 8;
+    precise vec4 t[4];
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        t[i] = uintBitsToFloat(stage[at + i]) + uintBitsToFloat(stage[at + 4 + i]);
     }
-    [[unroll]] for (uint n = 16; n >= 1; n /= 2) {
-        [[unroll]] for (uint i = 0; i < n; i++) {
-            t[i] = t[i] + t[i + n];
-        }
-    }
-    return t[0];
+    precise vec4 eight0 = t[0] + t[2], eight1 = t[1] + t[3];
+    precise vec4 four = eight0 + eight1;
+    precise vec2 two = four.xy + four.zw;
+    precise float sum = two.x + two.y;
+    return sum;
 }
 
 /* prob: scores -> weights; chunk_m, chunk_l; in loop mode the running m and l, and how to add this chunk's o. */
-void softmax(Task t, bool split)
+void softmax(Task t)
 {
     lane_maxima(t);
     barrier();
@@ -311,7 +308,7 @@ void softmax(Task t, bool split)
     barrier();
     if (inv < t.n_q) {
         chunk_l[inv] = tree_sum(inv);
-        if (!split) {
+        if (!SPLIT) {
             float m = run_m[inv], l = run_l[inv];
             weights[inv] = rn_partial_add(m, l, chunk_m[inv], chunk_l[inv]);
             run_m[inv] = m;
@@ -462,7 +459,7 @@ Part part_of(Task t, uint chunk)
     const bool pinned = args.chunks.v[chunk].pinned != 0;
     Part p;
     p.chunk = chunk;
-    p.q8 = !pinned && (args.flags & RN_ATTEND_Q8) != 0;
+    p.q8 = Q8 && !pinned;
     p.bytes16 = p.q8 ? PAGE * (HEAD_DIM + HEAD_DIM / 16) / 16 : PAGE * HEAD_DIM / 8;
     p.at16 = (pinned ? args.at_pinned : args.at_window) / 16 + t.kv_head * 2 * p.bytes16;
     p.hull = uvec2(CHUNK, 0);
@@ -478,7 +475,7 @@ Part part_of(Task t, uint chunk)
     return p;
 }
 
-void run_chunk(Task t, uint index, uint place, bool split, uint q0, uint lane, bool works)
+void run_chunk(Task t, uint index, uint place, uint q0, uint lane, bool works)
 {
     const Part p = part_of(t, index);
     barrier(); // spans and weights of the chunk before are still read
@@ -499,10 +496,10 @@ void run_chunk(Task t, uint index, uint place, bool split, uint q0, uint lane, b
         scores_f16(t, p, args.chunks.v[index].pinned != 0 ? args.q_pinned : args.q_window, pages, seen);
     }
     barrier();
-    softmax(t, split);
+    softmax(t);
     vec2 o[HELD];
     sum_values(t, p, q0, lane, works, o);
-    if (split) {
+    if (SPLIT) {
         store_partial(t, place, q0, lane, works, o);
     } else {
         add_to_result(t, q0, lane, works, o);
@@ -511,10 +508,9 @@ void run_chunk(Task t, uint index, uint place, bool split, uint q0, uint lane, b
 
 void main()
 {
-    const bool split = (args.flags & RN_ATTEND_SPLIT) != 0;
     const uint first = gl_WorkGroupID.x;
-    const Tile tile = args.tiles.v[split ? args.chunks.v[first].tile : first];
-    const uint chunk0 = split ? first : tile.chunk0, n_chunks = split ? 1 : tile.n_chunks;
+    const Tile tile = args.tiles.v[SPLIT ? args.chunks.v[first].tile : first];
+    const uint chunk0 = SPLIT ? first : tile.chunk0, n_chunks = SPLIT ? 1 : tile.n_chunks;
     Task t;
     t.n_heads = args.heads & 0xffffu;
     t.kv_head = gl_WorkGroupID.y;
@@ -529,13 +525,13 @@ void main()
     if (inv < t.n_q) {
         run_m[inv] = run_l[inv] = 0.0;
     }
-    if ((args.flags & RN_ATTEND_Q8) != 0 && !(split && args.chunks.v[first].pinned != 0)) {
+    if (Q8 && !(SPLIT && args.chunks.v[first].pinned != 0)) {
         quantise_queries(t);
     }
     for (uint i = 0; i < n_chunks; i++) {
-        run_chunk(t, chunk0 + i, tile.partial0 + (chunk0 + i - tile.chunk0) * t.n_rows, split, q0, lane, works);
+        run_chunk(t, chunk0 + i, tile.partial0 + (chunk0 + i - tile.chunk0) * t.n_rows, q0, lane, works);
     }
-    if (!split) {
+    if (!SPLIT) {
         finish(t, q0, lane, works);
     }
 }

@@ -83,7 +83,7 @@ void rn_vk_shape_of(struct rn_vk_shape *ret, const struct rn_vk_device *d, const
         ret->groups[1] = div_up((args->rope_kv.heads & 0xffff) + 2 * (args->rope_kv.heads >> 16), 2);
         break;
     case RN_VK_ATTEND:
-        rn_vk_attend_specs(ret->specs, p, n_rows);
+        rn_vk_attend_specs(ret->specs, p, n_rows, args->attend.flags);
         ret->n_specs = RN_VK_ATTEND_SPECS;
         break;
     default:

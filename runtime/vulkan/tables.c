@@ -37,12 +37,13 @@ uint32_t rn_vk_tile_rows(const struct rn_program *p)
     return max_queries(p) / rn_vk_slice_heads(p);
 }
 
-void rn_vk_attend_specs(uint32_t ret[RN_VK_ATTEND_SPECS], const struct rn_program *p, uint32_t n_rows)
+void rn_vk_attend_specs(uint32_t ret[RN_VK_ATTEND_SPECS], const struct rn_program *p, uint32_t n_rows, uint32_t flags)
 {
     uint32_t rows = rn_vk_tile_rows(p);
     ret[0] = p->head_dim;
     ret[1] = rn_vk_slice_heads(p);
     ret[2] = n_rows < rows ? n_rows : rows;
+    ret[3] = flags & (RN_ATTEND_Q8 | RN_ATTEND_SPLIT);
 }
 
 /* ---- what a row sees ----------------------------------------------------------------------------------------------------------------- */

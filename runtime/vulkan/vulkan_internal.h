@@ -169,9 +169,9 @@ uint32_t rn_vk_tile_rows(const struct rn_program *p);
 /* Heads of a KV head's group that one workgroup takes, and how many such slices a group has. */
 uint32_t rn_vk_slice_heads(const struct rn_program *p);
 uint32_t rn_vk_head_slices(const struct rn_program *p);
-/* Specialisation constants of attend.comp for a bucket of rows: head_dim, heads of a slice, rows of a tile. */
-#define RN_VK_ATTEND_SPECS 3
-void rn_vk_attend_specs(uint32_t ret[RN_VK_ATTEND_SPECS], const struct rn_program *p, uint32_t n_rows);
+/* Specialisation constants of attend.comp for a bucket of rows: head_dim, heads of a slice, rows of a tile, two of the flags of RN_ARGS_ATTEND. */
+#define RN_VK_ATTEND_SPECS 4
+void rn_vk_attend_specs(uint32_t ret[RN_VK_ATTEND_SPECS], const struct rn_program *p, uint32_t n_rows, uint32_t flags);
 
 struct rn_vk_tables {              /* of one layer group and step; memory of the caller */
     struct rn_vk_cell *cells;      /* [RN_STEP_ROWS] */

@@ -59,28 +59,27 @@ vec2 rn_halves(uint word)
 #ifdef LANE_SUMS
 /* Sums of 32 virtual lanes by the tree 16-8-4-2-1, for LANE_SUMS vectors at a time (a vector's lanes are `lane` of `vector`). All invocations
  * of the workgroup call it; those with lane >= 32 hold nothing. The sum is returned to all who ask with their vector's number. */
-shared float lane_sums[LANE_SUMS][32];
+shared vec4 lane_sums[LANE_SUMS][8]; // four lanes to a vector
 
 float rn_lane_sum(uint vector, uint lane, float value)
 {
     if (lane < 32u) {
-        lane_sums[vector][lane] = value;
+        lane_sums[vector][lane / 4][lane % 4] = value;
     }
     barrier();
     if (lane == 0u) {
-        precise float t[32];
-        [[unroll]] for (uint i = 0; i < 32; i++) {
-            t[i] = lane_sums[vector][i];
+        precise vec4 t[4];
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+            t[i] = lane_sums[vector][i] + lane_sums[vector][i + 4];
         }
-        [[unroll]] for (uint half_ = 16; half_ >= 1; half_ /= 2) {
-            [[unroll]] for (uint i = 0; i < half_; i++) {
-                t[i] = t[i] + t[i + half_];
-            }
-        }
-        lane_sums[vector][0] = t[0];
+        precise vec4 eight0 = t[0] + t[2], eight1 = t[1] + t[3];
+        precise vec4 four = eight0 + eight1;
+        precise vec2 two = four.xy + four.zw;
+        precise float sum = two.x + two.y;
+        lane_sums[vector][0].x = sum;
     }
     barrier();
-    precise float sum = lane_sums[vector][0];
+    precise float sum = lane_sums[vector][0].x;
     barrier(); // the next sum writes the same places
     return sum;
 }

@@ -245,10 +245,11 @@ static void queries_fit_a_workgroup(void **state)
             assert_true(rows >= 1 && rows <= RN_TILE_ROWS);
             assert_true(slices * slice >= heads && (slices - 1) * slice < heads);
             assert_true(rows * slice <= (head_dim > 256 ? 8u : 16u));
-            rn_vk_attend_specs(specs, &scene.p, 2);
+            rn_vk_attend_specs(specs, &scene.p, 2, RN_ATTEND_Q8);
             assert_int_equal(specs[0], head_dim);
             assert_int_equal(specs[1], slice);
             assert_int_equal(specs[2], rows < 2 ? rows : 2);
+            assert_int_equal(specs[3], RN_ATTEND_Q8);
         }
     }
 }
