@@ -6,7 +6,7 @@ const char *__lsan_default_suppressions(void);
 
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void)
 {
-    return "leak:libvulkan\nleak:libLLVM\n";
+    return "leak:libvulkan\nleak:libLLVM\nleak:libVkLayer\n";
 }
 
 __attribute__((constructor)) static void hold_driver(void)
