@@ -166,6 +166,7 @@ static int choose_gpu(struct rn_device *ret, bool *ret_refused, const char *sele
         *ret = (struct rn_device){.ops = gpu_backend, .index = gpu->index, .budget = gpu->budget, .shares_memory = gpu->integrated || gpu->is_cpu};
         snprintf(ret->gpu, sizeof ret->gpu, "%u", gpu->index);
         snprintf(ret->name, sizeof ret->name, "%.*s", (int)sizeof ret->name - 1, gpu->name);
+        snprintf(ret->driver, sizeof ret->driver, "%.*s", (int)sizeof ret->driver - 1, gpu->driver);
     }
     *ret_refused = !gpu && has_hardware(list, n);
     rn_device_list_free(list);

@@ -21,6 +21,7 @@ struct rn_device {
     uint32_t index;     /* of the GPU; for the CPU meaningless */
     char gpu[16];       /* rn_backend_params.gpu: the index as text; "" for the CPU */
     char name[128];     /* of the GPU */
+    char driver[128];   /* and of its driver, with the version */
     uint64_t budget;    /* bytes that may be used on the GPU now */
     bool shares_memory; /* the GPU's memory is the machine's */
     bool told;          /* the note is of interest where nobody asked: a GPU is used, or one that is there is not */

@@ -89,7 +89,7 @@ struct rn_seq_params {
     bool stored;             /* hold the pages that a crash would need: see rn_seq_hold. false: h = c */
 };
 
-/* -EINVAL names the parameter and its bound. */
+/* -EINVAL names the parameter and its bound. -EIO: the device is lost. */
 int rn_seq_create(struct rn_seq **ret, struct rn_engine *e, const struct rn_seq_params *params, struct rn_err *err);
 void rn_seq_destroy(struct rn_seq *s); /* NULL is fine */
 

@@ -21,9 +21,10 @@ struct rn_engine {
     struct rn_text *text;
     struct rn_kv_pool pool;
     struct rn_engine_info info;
-    char model_id[128], arch[32], device_line[288], fingerprint[384];
+    char model_id[128], arch[32], device_line[288], fingerprint[512];
     float rope_base;
-    struct rn_kernel_row *kernels;
+    struct rn_kernel_row *kernels; /* their names are copies: a rebuild leaves what other threads may read */
+    char *kernel_names;
     /* state */
     bool down;                   /* a step failed with -EIO: no step until a rebuild */
     /* one pass */

@@ -72,25 +72,45 @@ static void count_weights(const struct rn_program *p, uint64_t *ret_params, doub
 /* A GPU's results are those of its driver too. */
 static void make_fingerprint(struct rn_engine *e, const char *kv, uint64_t model)
 {
-    char device[sizeof e->device_line] = "";
+    char text[sizeof e->device_line + sizeof e->device.driver + 2], device[sizeof text] = "";
     if (e->ops != &rn_cpu_backend) {
-        device[0] = '-';
-        make_id(device + 1, sizeof device - 1, e->device_line);
+        snprintf(text, sizeof text, "-%s-%s", e->device_line, e->device.driver);
+        make_id(device, sizeof device, text);
     }
     snprintf(e->fingerprint, sizeof e->fingerprint, "rn%d-%s-%s-%016llx%s", NUMERICS_VERSION, e->ops->name, kv, (unsigned long long)model, device);
+}
+
+/* The backend's names go with it at a loss. */
+static int copy_kernels(struct rn_engine *e, size_t *ret_n, struct rn_err *err)
+{
+    size_t n = 0, bytes = 1;
+    const struct rn_kernel_choice *choice = e->ops->kernels(e->backend, &n);
+    for (size_t i = 0; i < n; i++) {
+        bytes += strlen(choice[i].op) + strlen(choice[i].row) + 2;
+    }
+    e->kernels = rn_mem_alloc(n, sizeof *e->kernels);
+    e->kernel_names = rn_mem_alloc(bytes, 1);
+    if (!e->kernels || !e->kernel_names) {
+        return rn_err_nomem(err, n * sizeof *e->kernels + bytes, "kernel names");
+    }
+    char *at = e->kernel_names;
+    for (size_t i = 0; i < n; i++) {
+        e->kernels[i].op = strcpy(at, choice[i].op);
+        at += strlen(at) + 1;
+        e->kernels[i].row = strcpy(at, choice[i].row);
+        at += strlen(at) + 1;
+    }
+    *ret_n = n;
+    return 0;
 }
 
 static int fill_info(struct rn_engine *e, const struct rn_gguf *g, const struct rn_hparams *hp, struct rn_err *err)
 {
     const char *kv = e->kv == RN_KV_F16 ? "f16" : "q8_0";
     size_t n = 0;
-    const struct rn_kernel_choice *choice = e->ops->kernels(e->backend, &n);
-    e->kernels = rn_mem_alloc(n ? n : 1, sizeof *e->kernels);
-    if (!e->kernels) {
-        return rn_err_nomem(err, n * sizeof *e->kernels, "kernel names");
-    }
-    for (size_t i = 0; i < n; i++) {
-        e->kernels[i] = (struct rn_kernel_row){choice[i].op, choice[i].row};
+    int r = copy_kernels(e, &n, err);
+    if (r < 0) {
+        return r;
     }
     e->rope_base = hp->rope_base;
     make_id(e->model_id, sizeof e->model_id, hp->name);
@@ -317,6 +337,7 @@ void rn_engine_destroy(struct rn_engine *e)
     rn_text_destroy(e->text);
     drop_params(e);
     rn_mem_free(e->kernels);
+    rn_mem_free(e->kernel_names);
     rn_mem_free(e->pages);
     rn_mem_free(e->angles);
     rn_mem_free(e);
@@ -351,15 +372,7 @@ static int bring_up(struct rn_engine *e, const struct rn_gguf *g, struct rn_err 
     e->program = program;
     r = load_backend(e, err);
     r = r < 0 ? r : make_pool(e, err);
-    r = r < 0 ? r : check_same(e, g, err);
-    if (r == 0) { // the names point into the backend
-        size_t n = 0;
-        const struct rn_kernel_choice *choice = e->ops->kernels(e->backend, &n);
-        for (size_t i = 0; i < n; i++) {
-            e->kernels[i] = (struct rn_kernel_row){choice[i].op, choice[i].row};
-        }
-    }
-    return r;
+    return r < 0 ? r : check_same(e, g, err);
 }
 
 int rn_engine_rebuild(struct rn_engine *e, struct rn_err *err)

@@ -344,6 +344,9 @@ static int scale_ropes(struct rn_seq *s, struct rn_err *err)
 
 int rn_seq_create(struct rn_seq **ret, struct rn_engine *e, const struct rn_seq_params *params, struct rn_err *err)
 {
+    if (!rn_engine_pool(e)->classes) { // after a rebuild that failed
+        return rn_err_set(err, -EIO, "the device is lost");
+    }
     int r = check_params(e, params, err);
     if (r < 0) {
         return r;
