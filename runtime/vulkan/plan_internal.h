@@ -64,6 +64,7 @@ struct rn_vk_recording {         /* command buffers for one bucket */
     uint32_t query0, n_queries;  /* its timestamps in the query pool */
     uint32_t *marks;             /* [n_queries] what each closes: RN_VK_MARK_*, or a task */
     double ns;                   /* of its last run, by timestamps */
+    uint32_t n_calm;             /* runs in a row that fewer pieces would have done for */
 };
 
 enum { RN_VK_MARK_START = UINT32_MAX, RN_VK_MARK_END = UINT32_MAX - 1 }; /* of a piece */

@@ -18,7 +18,7 @@ const struct rn_vk_kernel *rn_vk_task_kernel(const struct rn_vk *vk, const struc
 
 /* ---- recordings ------------------------------------------------------------------------------------------------------------------------ */
 
-/* Timestamps of the part that makes logits come first in the pool, those of the main part behind it. */
+/* Timestamps of the part that makes logits end where those of the main part begin, so that one call reads both. */
 static uint32_t max_queries(const struct rn_vk *vk, bool last)
 {
     uint32_t n = last ? vk->n_tasks - vk->n_main : vk->n_main;
@@ -308,7 +308,9 @@ static int record_last(struct recorder *r)
     if (ret < 0) {
         return ret;
     }
-    piece_start(r, max_queries(vk, true));
+    const uint32_t n_queries = 2 + (vk->profiling ? vk->n_tasks - vk->n_main : 0);
+    r->rec->query0 = max_queries(vk, true) - n_queries;
+    piece_start(r, n_queries);
     r->writes = RN_VK_RES_ALL; // by the main part
     ret = record_tasks(r, vk->n_main, vk->n_tasks);
     record_readback(r, vk->logits.buffer, 0, (size_t)r->rec->n_rows * vk->ld_logits * sizeof(float));

@@ -11,6 +11,7 @@
 
 #define GUESS_GPU_MACS_PER_NS 50.0 // before anything was measured: a slow integrated GPU
 #define GUESS_CPU_MACS_PER_NS 1.0  // a software device on a few cores
+#define CALM_STEPS 50              // in a row that half the pieces would do for
 
 static struct rn_vk_recording *main_bucket(struct rn_vk *vk, uint32_t n_rows)
 {
@@ -154,17 +155,21 @@ static uint32_t pieces_for(const struct rn_vk *vk, double ns)
     return n >= vk->n_borders ? vk->n_borders : (uint32_t)n + 1;
 }
 
-/* Cuts a step that took too long into more pieces. The logits' part is a piece of its own then; it has no border inside. */
+/* Cuts a step that took too long into more pieces, from its next run on. The logits' part is a piece of its own then; it has no border
+ * inside. A step that stays far below the budget is joined again: another program may have had the GPU for a while. */
 static void cut(struct rn_vk *vk, struct rn_vk_recording *main, const struct rn_vk_recording *last, double longest)
 {
-    bool together = main->n_pieces == 1 && last;
-    double ns = together ? main->ns + last->ns : longest;
-    if (ns <= vk->budget_ns || main->n_pieces >= vk->n_borders) {
-        return;
+    const double ns = main->n_pieces == 1 && last ? main->ns + last->ns : longest;
+    const uint32_t n = pieces_for(vk, 1.25 * main->ns), more = main->n_pieces + 1;
+    main->n_calm = main->n_pieces > 1 && 2 * n <= main->n_pieces ? main->n_calm + 1 : 0;
+    if (ns > vk->budget_ns && main->n_pieces < vk->n_borders) {
+        main->n_pieces = n > more ? n : more;
+        rn_vk_record_drop(vk, main);
+    } else if (main->n_calm == CALM_STEPS) {
+        main->n_pieces = n;
+        main->n_calm = 0;
+        rn_vk_record_drop(vk, main);
     }
-    uint32_t n = pieces_for(vk, 1.25 * main->ns), least = main->n_pieces + 1;
-    main->n_pieces = n > least ? n : least;
-    rn_vk_record_drop(vk, main);
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------------------------------- */
@@ -234,27 +239,19 @@ static void read_marks(struct rn_vk *vk, struct rn_vk_recording *rec, uint32_t n
     }
 }
 
-/* All timestamps of the pass by one call: the logits' lie in front of the main part's. */
+/* All timestamps of the pass by one call: the logits' lie right in front of the main part's. */
 static int read_times(struct rn_vk *vk, struct rn_vk_recording *main, struct rn_vk_recording *last, uint32_t n_rows, uint32_t n_wanted,
                       double *ret_longest, struct rn_err *err)
 {
-    uint32_t n_last = last ? last->n_queries : 0, from = main->query0, n = main->n_queries;
+    const uint32_t from = last ? last->query0 : main->query0, n = main->query0 + main->n_queries - from;
     if (!vk->queries) {
         return 0;
     }
     vk->device->n_calls++;
     VkResult result = vkGetQueryPoolResults(vk->device->device, vk->queries, from, n, n * sizeof *vk->ticks, vk->ticks + from,
                                             sizeof *vk->ticks, VK_QUERY_RESULT_64_BIT);
-    if (n_last && result == VK_SUCCESS) {
-        vk->device->n_calls++;
-        result = vkGetQueryPoolResults(vk->device->device, vk->queries, last->query0, n_last, n_last * sizeof *vk->ticks,
-                                       vk->ticks + last->query0, sizeof *vk->ticks, VK_QUERY_RESULT_64_BIT);
-    }
-    if (result == VK_NOT_READY) {
-        return 0; // no time this once
-    }
-    int r = rn_vk_check(vk->device, result, "reading timestamps", err);
-    if (r == 0) {
+    int r = result == VK_NOT_READY ? 0 : rn_vk_check(vk->device, result, "reading timestamps", err);
+    if (result == VK_SUCCESS) {
         double ignored = 0;
         read_marks(vk, main, n_rows, ret_longest);
         if (last) {

@@ -131,26 +131,28 @@ static void feed_with_drafts(struct world *w, struct rn_engine *e)
 }
 
 #define MAX_BATCH 17
+#define BATCH_STEPS 30
 
-/* n sequences of the same timeline, each at another place, one token each per step. */
+/* n sequences of the same timeline, each at another place, one token each per step. They are forks of one that runs ahead of them. */
 static void feed_batch(struct world *w, struct rn_engine *e, uint32_t n)
 {
-    struct rn_seq *s[MAX_BATCH];
+    struct rn_seq *s[MAX_BATCH], *ahead = kit_seq(e, &w->seq);
     struct kit_room *rooms = rn_mem_alloc(n, sizeof *rooms);
     const size_t n_vocab = w->model.n_vocab;
-    float *logits = rn_mem_alloc(KIT_MAX_STEP * n_vocab, sizeof *logits);
+    float *logits = rn_mem_alloc(n * n_vocab, sizeof *logits);
     assert_true(rooms && logits);
     struct rn_step_entry entries[MAX_BATCH];
     for (uint32_t i = 0; i < n; i++) {
-        s[i] = kit_seq(e, &w->seq);
-        for (uint32_t to = w->tl.n - 60 - 7 * i; rn_seq_head(s[i]) < to;) {
-            uint32_t left = to - (uint32_t)rn_seq_head(s[i]);
-            kit_entry(&entries[0], &rooms[i], s[i], &w->seq, &w->tl, left < 100 ? left : 100, NULL);
+        for (uint32_t to = w->tl.n - BATCH_STEPS - 7 * (n - 1 - i); rn_seq_head(ahead) < to;) {
+            uint32_t left = to - (uint32_t)rn_seq_head(ahead);
+            kit_entry(&entries[0], &rooms[0], ahead, &w->seq, &w->tl, left < 100 ? left : 100, NULL);
             step(e, entries, 1);
-            rn_seq_accept(s[i], rn_seq_head(s[i]));
+            rn_seq_accept(ahead, rn_seq_head(ahead));
         }
+        assert_int_equal(rn_seq_fork(&s[i], ahead, rn_seq_head(ahead), NULL), 0);
     }
-    for (uint32_t k = 0; k < 60; k++) {
+    rn_seq_destroy(ahead);
+    for (uint32_t k = 0; k < BATCH_STEPS; k++) {
         for (uint32_t i = 0; i < n; i++) {
             kit_entry(&entries[i], &rooms[i], s[i], &w->seq, &w->tl, 1, logits + i * n_vocab);
         }
@@ -277,7 +279,7 @@ static struct world pure_world(uint32_t i)
 {
     return (struct world){.model = {.type = i ? RN_DTYPE_Q4_0 : RN_DTYPE_Q5_0, .n_heads = 6, .n_kv_heads = 2, .head_dim = 32},
                           .kv = i ? "f16" : "q8_0",
-                          .seq = {.n = i ? 300 : 72, .sinks = i ? 70 : 9, .evict = i ? RN_EVICT_TOKEN : RN_EVICT_TURN}};
+                          .seq = {.n = i ? 300 : 72, .sinks = i ? 20 : 9, .evict = i ? RN_EVICT_TOKEN : RN_EVICT_TURN}};
 }
 
 static void the_same_in_every_way(void **state)
