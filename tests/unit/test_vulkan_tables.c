@@ -13,7 +13,7 @@
 
 #define MAX_VIEWS 4
 #define MAX_GROUPS 2
-#define MAX_PAGES 64
+#define MAX_PAGES 80
 #define MAX_TOKENS (MAX_PAGES * RN_PAGE_TOKENS)
 
 static uint64_t rng_state = 0x2545f4914f6cdd1du;
@@ -89,7 +89,7 @@ static void make_view(uint32_t view, uint32_t n_rows, bool gaps)
     uint64_t s = random_below(3) ? random_below(random_below(2) ? 600 : 80) : 0;
     uint64_t t = random_below(4) ? random_below(2500) : random_below(8), base = s + (t > s ? random_below((uint32_t)(t - s) + 1) : 0);
     for (uint32_t i = 0; i < n_rows; i++, t++) {
-        t += gaps && random_below(4) == 0 ? random_below(300) : 0;
+        t += gaps && random_below(4) == 0 && t < 4000 ? random_below(random_below(3) ? 90 : 900) : 0; // a gap may leave out a chunk
         base += t > base && random_below(4) == 0 ? random_below((uint32_t)(t - base) + 1) : 0;
         rows[i] = (struct rn_step_row){.view = view, .t = t, .base = base};
     }
