@@ -75,10 +75,11 @@ static void list_reasons(const struct rn_gpu_info *list, size_t n, const char *s
     }
 }
 
-const struct rn_gpu_info *rn_device_pick(const struct rn_gpu_info *list, size_t n, const char *selector, struct rn_err *err)
+const struct rn_gpu_info *rn_device_pick(const struct rn_gpu_info *list, size_t n, const char *selector, uint64_t skip, struct rn_err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        if (fits(&list[i], selector) && !list[i].refused[0]) {
+        bool skipped = list[i].index < 64 && (skip >> list[i].index & 1);
+        if (fits(&list[i], selector) && !list[i].refused[0] && !skipped) {
             return &list[i];
         }
     }
@@ -153,7 +154,7 @@ static bool has_hardware(const struct rn_gpu_info *list, size_t n)
 }
 
 /* *ret_refused: there is a GPU, but none that can be used. */
-static int choose_gpu(struct rn_device *ret, bool *ret_refused, const char *selector, const char *mask, struct rn_err *err)
+static int choose_gpu(struct rn_device *ret, bool *ret_refused, const char *selector, const char *mask, uint64_t skip, struct rn_err *err)
 {
     struct rn_gpu_info *list = NULL;
     size_t n = 0;
@@ -161,7 +162,7 @@ static int choose_gpu(struct rn_device *ret, bool *ret_refused, const char *sele
     if (r < 0) {
         return r;
     }
-    const struct rn_gpu_info *gpu = rn_device_pick(list, n, selector, err);
+    const struct rn_gpu_info *gpu = rn_device_pick(list, n, selector, skip, err);
     if (gpu) {
         *ret = (struct rn_device){.ops = gpu_backend, .index = gpu->index, .budget = gpu->budget, .shares_memory = gpu->integrated || gpu->is_cpu};
         snprintf(ret->gpu, sizeof ret->gpu, "%u", gpu->index);
@@ -173,7 +174,7 @@ static int choose_gpu(struct rn_device *ret, bool *ret_refused, const char *sele
     return gpu ? 0 : -ENODEV;
 }
 
-int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_mask, struct rn_err *err)
+int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_mask, uint64_t skip, struct rn_err *err)
 {
     enum kind kind;
     const char *selector;
@@ -187,7 +188,7 @@ int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_
     }
     struct rn_err why = {0}, rights = {0};
     bool refused = false;
-    r = choose_gpu(ret, &refused, selector, gpu_mask, &why);
+    r = choose_gpu(ret, &refused, selector, gpu_mask, kind == AUTO ? skip : 0, &why);
     if (kind == VULKAN) {
         return r < 0 ? rn_err_set(err, r, "device '%s': %s", device, why.text) : 0;
     }

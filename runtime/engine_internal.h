@@ -36,6 +36,14 @@ struct rn_engine {
     uint32_t n_rows, n_views;
 };
 
+/* engine_load.c: loads e->program onto e->device, whose first e->n_first layers stay on the CPU. */
+int rn_engine_load_backend(struct rn_engine *e, struct rn_err *err);
+
+/* engine_choose.c: the device that the parameters ask for, what goes where, and its backend. */
+int rn_engine_choose(struct rn_engine *e, uint32_t n_ctx_train, struct rn_err *err);
+/* With "auto", of an engine that runs on a GPU: is the CPU faster, by a measurement of now? Then e->device is the CPU, and this is told. */
+bool rn_engine_prefers_cpu(struct rn_engine *e);
+
 /* For tests: as rn_engine_create on the CPU, with the layers from n_first on and the logits on another backend (0: none). */
 int rn_engine_create_split(struct rn_engine **ret, const struct rn_engine_params *params, uint32_t n_first, const struct rn_backend_ops *last,
                            struct rn_err *err);

@@ -1,4 +1,4 @@
-/* Bringing an engine up: the model's program, the device, the pool of pages, what is told about it; and all of it again after a loss. */
+/* Bringing an engine up: the model's program, its backend, the pool of pages, what is told about it; and all of it again after a loss. */
 #define _GNU_SOURCE
 #include "runtime/engine_internal.h"
 
@@ -163,7 +163,7 @@ static int read_program(struct rn_program **ret, struct rn_hparams *hp, const st
     return r < 0 ? r : arch->build(ret, g, hp, err);
 }
 
-static int load_backend(struct rn_engine *e, struct rn_err *err)
+int rn_engine_load_backend(struct rn_engine *e, struct rn_err *err)
 {
     const struct rn_engine_params *p = &e->params;
     struct rn_backend_params params = {.n_threads = e->n_threads, .cpu_mask = p->cpu_mask, .gpu = e->device.gpu, .gpu_mask = p->gpu_mask,
@@ -179,64 +179,41 @@ static int load_backend(struct rn_engine *e, struct rn_err *err)
     return r < 0 ? r : rn_split_load(&e->backend, e->program, &split, &params, err);
 }
 
-/* What goes where, said before anything is allocated. */
-static int plan_layers(struct rn_engine *e, uint32_t n_ctx_train, struct rn_err *err)
-{
-    const char *wanted = e->params.gpu_layers;
-    if (!e->device.gpu[0]) {
-        bool automatic = !wanted || strcmp(wanted, "auto") == 0;
-        return automatic ? 0 : rn_err_set(err, -EINVAL, "gpu layers are %s, but the device is the CPU%s%s", wanted, e->device.note[0] ? ": " : "",
-                                          e->device.note);
-    }
-    struct rn_split_plan plan;
-    int r = rn_split_plan_make(&plan, e->program, wanted, e->kv, n_ctx_train, e->device.budget, err);
-    if (r < 0) {
-        return r;
-    }
-    e->n_first = plan.sides[0].n_layers;
-    for (int side = 0; side < 2 && e->params.tell; side++) {
-        char line[320];
-        rn_split_plan_say(&plan, side, e->device.name, line, sizeof line);
-        if (line[0]) {
-            e->params.tell(e->params.user, line);
-        }
-    }
-    return 0;
-}
-
-static void tell(const struct rn_engine *e)
-{
-    if (e->device.told && e->params.tell) {
-        e->params.tell(e->params.user, e->device.note);
-    }
-}
-
-/* The device that the user asked for. Only "auto" goes on without a GPU that turns out to be unusable, and says so. */
-static int choose_backend(struct rn_engine *e, uint32_t n_ctx_train, struct rn_err *err)
-{
-    struct rn_err why = {0};
-    int r = rn_device_choose(&e->device, e->params.device, e->params.gpu_mask, err);
-    if (r == 0) {
-        tell(e);
-        r = plan_layers(e, n_ctx_train, &why);
-        r = r < 0 ? r : load_backend(e, &why);
-    }
-    bool asked = e->params.gpu_layers && strcmp(e->params.gpu_layers, "auto") != 0;
-    if (r < 0 && e->device.by_auto && !asked && e->device.gpu[0]) {
-        e->n_first = 0; // groups that were divided for the GPU stay so: the CPU does not mind
-        rn_device_take_cpu(&e->device, why.text);
-        tell(e);
-        why = (struct rn_err){0};
-        r = load_backend(e, &why);
-    }
-    return r < 0 && why.text[0] ? rn_err_set(err, r, "%s", why.text) : r;
-}
-
 static int make_pool(struct rn_engine *e, struct rn_err *err)
 {
     uint64_t limit = e->params.max_resident ? e->params.max_resident : default_resident();
     uint64_t budget = e->ops->page_budget ? e->ops->page_budget(e->backend) : UINT64_MAX;
     return rn_kv_pool_init(&e->pool, e->backend, e->program->n_groups, limit < budget ? limit : budget, err);
+}
+
+/* Everything behind the backend. */
+static int furnish(struct rn_engine *e, const struct rn_gguf *g, const struct rn_hparams *hp, struct rn_err *err)
+{
+    int r = make_pool(e, err);
+    r = r < 0 ? r : plan_pass(e, err);
+    return r < 0 ? r : fill_info(e, g, hp, err);
+}
+
+static void drop_backend(struct rn_engine *e)
+{
+    rn_kv_pool_finish(&e->pool);
+    if (e->backend) {
+        e->ops->destroy(e->backend);
+        e->backend = NULL;
+    }
+}
+
+static void drop_furniture(struct rn_engine *e)
+{
+    drop_backend(e);
+    rn_mem_free(e->kernels);
+    rn_mem_free(e->kernel_names);
+    rn_mem_free(e->pages);
+    rn_mem_free(e->angles);
+    e->kernels = NULL;
+    e->kernel_names = NULL;
+    e->pages = NULL;
+    e->angles = NULL;
 }
 
 static int load(struct rn_engine *e, const struct rn_gguf *g, struct rn_err *err)
@@ -253,10 +230,14 @@ static int load(struct rn_engine *e, const struct rn_gguf *g, struct rn_err *err
         return rn_err_set(err, -EINVAL, "tokenizer.ggml.tokens has %u entries, token_embd.weight %u rows", rn_text_n_vocab(e->text), hp.n_vocab);
     }
     e->n_threads = e->params.n_threads ? e->params.n_threads : rn_cpu_threads_default();
-    r = e->device.ops ? load_backend(e, err) : choose_backend(e, hp.n_ctx_train, err);
-    r = r < 0 ? r : make_pool(e, err);
-    r = r < 0 ? r : plan_pass(e, err);
-    return r < 0 ? r : fill_info(e, g, &hp, err);
+    r = e->device.ops ? rn_engine_load_backend(e, err) : rn_engine_choose(e, hp.n_ctx_train, err);
+    r = r < 0 ? r : furnish(e, g, &hp, err);
+    if (r == 0 && rn_engine_prefers_cpu(e)) {
+        drop_furniture(e);
+        r = rn_engine_load_backend(e, err);
+        r = r < 0 ? r : furnish(e, g, &hp, err);
+    }
+    return r;
 }
 
 /* The texts that a rebuild needs, as copies of our own. */
@@ -318,28 +299,15 @@ int rn_engine_create_split(struct rn_engine **ret, const struct rn_engine_params
     return create(ret, params, n_first, last, err);
 }
 
-static void drop_backend(struct rn_engine *e)
-{
-    rn_kv_pool_finish(&e->pool);
-    if (e->backend) {
-        e->ops->destroy(e->backend);
-        e->backend = NULL;
-    }
-}
-
 void rn_engine_destroy(struct rn_engine *e)
 {
     if (!e) {
         return;
     }
-    drop_backend(e);
+    drop_furniture(e);
     rn_program_destroy(e->program);
     rn_text_destroy(e->text);
     drop_params(e);
-    rn_mem_free(e->kernels);
-    rn_mem_free(e->kernel_names);
-    rn_mem_free(e->pages);
-    rn_mem_free(e->angles);
     rn_mem_free(e);
 }
 
@@ -370,7 +338,7 @@ static int bring_up(struct rn_engine *e, const struct rn_gguf *g, struct rn_err 
     }
     rn_program_destroy(e->program);
     e->program = program;
-    r = load_backend(e, err);
+    r = rn_engine_load_backend(e, err);
     r = r < 0 ? r : make_pool(e, err);
     return r < 0 ? r : check_same(e, g, err);
 }

@@ -140,7 +140,7 @@ static int add_device(json_t *o, const struct rn_info_machine *params)
 {
     struct rn_device d;
     struct rn_err why = {0};
-    int r = rn_device_choose(&d, params->device, params->gpu_mask, &why);
+    int r = rn_device_choose(&d, params->device, params->gpu_mask, /*skip=*/0, &why);
     const char *takes = r < 0 ? "" : d.gpu[0] ? d.name : "cpu";
     return json_object_set_new(o, "device", json_pack("{s:s, s:o, s:o}", "asked", params->device, "takes", text_or_null(takes), "reason",
                                                       text_or_null(r < 0 ? why.text : d.note)));

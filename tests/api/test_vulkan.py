@@ -223,6 +223,24 @@ def test_the_device_comes_back_after_a_minute(tmp_path, monkeypatch, shim, devic
     assert d.stop() == 0
 
 
+def test_auto_takes_what_is_faster_and_says_so(tmp_path, monkeypatch, shim, device, tiny):
+    """A software device that claims to be hardware is taken, found slow and left; with layers asked for it stays."""
+    if not device.startswith('vulkan:') or not all(gpu['software'] for gpu in runnel_json('doctor', '--json')['machine']['gpus']):
+        pytest.skip('there is a real GPU')
+    d = Faulty(monkeypatch, shim, 'hardware', tiny, tmp_path / 'state', 'auto')
+    with Wire(d) as wire:
+        assert wire.ask('hello', max_output_tokens=4)['runnel']['device'].startswith('cpu ')
+    assert d.stop() == 0
+    assert 'auto: cpu, faster than' in d.text()
+    d = Faulty(monkeypatch, shim, 'hardware', tiny, tmp_path / 'state2', 'auto', '--gpu-layers', '3')
+    assert get(d, '/ready')[1]['device'].startswith('vulkan ')
+    assert d.stop() == 0
+    d = Faulty(monkeypatch, shim, 'hardware,memory=2000000', tiny, tmp_path / 'state3', 'auto')
+    assert get(d, '/ready')[1]['device'].startswith('cpu ')
+    assert d.stop() == 0
+    assert 'auto: cpu, ' in d.text() and 'emory' in d.text()
+
+
 def test_too_little_memory_is_said_at_start(tmp_path, monkeypatch, shim, device, tiny):
     with pytest.raises(RuntimeError, match='(?si)exit code 69.*memory'):
         Faulty(monkeypatch, shim, 'memory=2000000', tiny, tmp_path / 'state', device)

@@ -20,7 +20,7 @@
 struct spec {
     uint64_t lost, lost_wait, lost_always, hang, alloc; /* 0 = never */
     uint64_t memory, heap;                              /* UINT64_MAX = as it is */
-    bool gone, cache_file, cache_driver;
+    bool gone, cache_file, cache_driver, hardware;
 };
 
 static struct {
@@ -66,7 +66,7 @@ static bool parse_one(struct spec *s, const char *item)
     const struct {
         const char *name;
         bool *value;
-    } flags[] = {{"gone", &s->gone}, {"cache=file", &s->cache_file}, {"cache=driver", &s->cache_driver}};
+    } flags[] = {{"gone", &s->gone}, {"hardware", &s->hardware}, {"cache=file", &s->cache_file}, {"cache=driver", &s->cache_driver}};
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
         if (strcmp(item, flags[i].name) == 0) {
             *flags[i].value = true;
@@ -362,6 +362,23 @@ EXPORT void VKAPI_CALL vkFreeMemory(VkDevice device, VkDeviceMemory memory, cons
 static VkDeviceSize at_most(VkDeviceSize bytes)
 {
     return bytes < shim.spec.heap ? bytes : shim.spec.heap;
+}
+
+static void claim_hardware(VkPhysicalDeviceProperties *p)
+{
+    p->deviceType = shim.spec.hardware ? VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU : p->deviceType;
+}
+
+EXPORT void VKAPI_CALL vkGetPhysicalDeviceProperties(VkPhysicalDevice physical, VkPhysicalDeviceProperties *ret)
+{
+    NEXT(vkGetPhysicalDeviceProperties)(physical, ret);
+    claim_hardware(ret);
+}
+
+EXPORT void VKAPI_CALL vkGetPhysicalDeviceProperties2(VkPhysicalDevice physical, VkPhysicalDeviceProperties2 *ret)
+{
+    NEXT(vkGetPhysicalDeviceProperties2)(physical, ret);
+    claim_hardware(&ret->properties);
 }
 
 EXPORT void VKAPI_CALL vkGetPhysicalDeviceMemoryProperties2(VkPhysicalDevice physical, VkPhysicalDeviceMemoryProperties2 *ret)

@@ -241,19 +241,21 @@ static void devices_are_picked_by_rule(void **state)
         {.index = 3, .name = "NVIDIA GeForce RTX 3060"},
     };
     struct rn_err err = {0};
-    assert_int_equal(rn_device_pick(list, 4, "", &err)->index, 2);
-    assert_int_equal(rn_device_pick(list, 4, "3", &err)->index, 3);
-    assert_int_equal(rn_device_pick(list, 4, "0", &err)->index, 0);
-    assert_int_equal(rn_device_pick(list, 4, "rtx", &err)->index, 3);
-    assert_int_equal(rn_device_pick(list, 4, "LLVMpipe", &err)->index, 0);
-    assert_null(rn_device_pick(list, 4, "1", &err));
+    assert_int_equal(rn_device_pick(list, 4, "", 0, &err)->index, 2);
+    assert_int_equal(rn_device_pick(list, 4, "", 1u << 2, &err)->index, 3); // the one that was tried is left out
+    assert_null(rn_device_pick(list, 4, "", 1u << 2 | 1u << 3, &err));
+    assert_int_equal(rn_device_pick(list, 4, "3", 0, &err)->index, 3);
+    assert_int_equal(rn_device_pick(list, 4, "0", 0, &err)->index, 0);
+    assert_int_equal(rn_device_pick(list, 4, "rtx", 0, &err)->index, 3);
+    assert_int_equal(rn_device_pick(list, 4, "LLVMpipe", 0, &err)->index, 0);
+    assert_null(rn_device_pick(list, 4, "1", 0, &err));
     assert_non_null(strstr(err.text, "no buffer addresses"));
-    assert_null(rn_device_pick(list, 4, "9", &err));
-    assert_null(rn_device_pick(list, 4, "intel", &err));
+    assert_null(rn_device_pick(list, 4, "9", 0, &err));
+    assert_null(rn_device_pick(list, 4, "intel", 0, &err));
     assert_non_null(strstr(err.text, "'intel'"));
-    assert_null(rn_device_pick(list, 2, "", &err));
+    assert_null(rn_device_pick(list, 2, "", 0, &err));
     assert_non_null(strstr(err.text, "taken only when named"));
-    assert_null(rn_device_pick(NULL, 0, "", &err));
+    assert_null(rn_device_pick(NULL, 0, "", 0, &err));
     assert_non_null(strstr(err.text, "there is none"));
 }
 
@@ -316,7 +318,7 @@ static void part_on_a_gpu_is_pure_and_near(void **state)
     (void)state;
     struct rn_device device;
     struct rn_err why = {0};
-    if (rn_device_choose(&device, gpu_name(), NULL, &why) < 0) {
+    if (rn_device_choose(&device, gpu_name(), NULL, 0, &why) < 0) {
         print_message("skipped: %s\n", why.text);
         skip();
     }
