@@ -476,7 +476,8 @@ static void add_projection(struct gguf_build *b, const struct gguf_llama *p, uin
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%u.%s.weight", layer, what);
-    gguf_build_random(b, name, gguf_build_fitting(p->type, cols), cols, rows, 1.0f / sqrtf((float)cols));
+    enum rn_dtype type = p->mixed && strstr("attn_v ffn_up", what) ? p->mixed : p->type;
+    gguf_build_random(b, name, gguf_build_fitting(type, cols), cols, rows, 1.0f / sqrtf((float)cols));
     if (p->has_biases || (is_arch(p, "qwen2") && strstr("attn_q attn_k attn_v", what))) {
         snprintf(name, sizeof name, "blk.%u.%s.bias", layer, what);
         gguf_build_random_vector(b, name, rows, 0.0f, 0.1f);

@@ -78,6 +78,7 @@ struct gguf_llama {
     uint32_t n_ctx;         /* 8192 */
     float rope_base;        /* 10000 */
     enum rn_dtype type;     /* of the matrices, or gguf_build_fitting; RN_DTYPE_F32 is 0 */
+    enum rn_dtype mixed;    /* of attn_v and ffn_up instead; 0: the same as all */
     bool has_biases;        /* q, k, v, o, gate, up, down */
     bool has_rope_freqs;    /* rope_freqs.weight with divisors 1..8 */
     bool has_output;        /* output.weight; else tied to token_embd */
