@@ -31,6 +31,7 @@ void put_group(uint id, uint g, uint at)
     }
 }
 #else
+#define BYTES
 #include "lib/dot.glsl"
 #include "lib/weights.glsl"
 

@@ -25,11 +25,9 @@ layout(constant_id = 2) const uint SUBGROUP_SIZE = 32;
 const uint PAIRS = 32;          // of rows: 4 blocks
 const uint TILE = 4 * TOKENS;   // tokens of the workgroup
 
-/* What a segment needs of the tile's activations. q: 8 words per group of 32 columns and token (float weights: 8 x 4 floats per token). */
-shared uvec4 tile_q[4 * TILE * 2];
-shared vec2 tile_d[4 * TILE];
-
 #if defined(TYPE_F32) || defined(TYPE_F16) || defined(TYPE_BF16)
+/* A segment's activations: 32 floats per token. */
+shared uvec4 tile_q[TILE * 8];
 #include "lib/weights_float.glsl"
 
 uint segment_count()
@@ -49,12 +47,12 @@ void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint first, 
     const bool is_half = (args.flags & RN_PRODUCT_HALF) != 0u;
     const uint words = row_words(32 * args.n_groups - (is_half ? 16 : 0)), n = is_half && s + 1 == args.n_groups ? 4 : 8;
     const uint a = min(row0 + 2 * pair, rows - 1) * words, b = min(row0 + 2 * pair + 1, rows - 1) * words;
-    for (uint t = 0; t < TOKENS; t++) {
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
         acc[t] = vec2(0);
     }
     for (uint i = 0; i < n; i++) {
         const vec4 wa = read_weights(w, a, 8 * s + i), wb = read_weights(w, b, 8 * s + i);
-        for (uint t = 0; t < TOKENS; t++) {
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             acc[t] = columns_add(wa, wb, uintBitsToFloat(tile_q[(first + t) * 8 + i]), acc[t]);
         }
     }
@@ -68,15 +66,47 @@ uint segment_count()
     return (args.n_groups + 3) / 4;
 }
 
-/* In shared memory: [token][group of the segment]. Groups beyond the last are not there and not used. */
+/* A segment's activations: [token][group of the segment], as words; or ready to be multiplied, where no subgroup shares that work. Groups
+ * beyond the last are not there and not used. */
+#ifdef SUBGROUP
+const bool IS_SHARED_WORDS = SUBGROUP_SIZE == 8;
+#else
+const bool IS_SHARED_WORDS = ACT_WORDS == 8;
+#endif
+const uint QUADS = IS_SHARED_WORDS ? 2 : 4;
+shared uvec4 tile_q[4 * TILE * QUADS];
+shared vec2 tile_d[4 * TILE];
+
 void tile_load(uint s, uint token0, uint n_tokens)
 {
     for (uint i = gl_LocalInvocationID.x; i < 4 * TILE; i += gl_WorkGroupSize.x) {
         const uint at = min(token0 + i / 4, n_tokens - 1) * args.n_groups + min(4 * s + i % 4, args.n_groups - 1);
         tile_d[i] = args.d.v[at];
-        tile_q[2 * i] = Words4(args.q).v[2 * at];
-        tile_q[2 * i + 1] = Words4(args.q).v[2 * at + 1];
+        const uvec4 first = Words4(args.q).v[2 * at], second = Words4(args.q).v[2 * at + 1];
+        if (IS_SHARED_WORDS) {
+            tile_q[2 * i] = first;
+            tile_q[2 * i + 1] = second;
+        } else {
+            const Acts x = acts_of(first, second);
+            [[unroll]] for (uint k = 0; k < ACT_WORDS; k += 4) {
+                tile_q[QUADS * i + k / 4] = uvec4(x.x[k], x.x[k + 1], x.x[k + 2], x.x[k + 3]);
+            }
+        }
     }
+}
+
+Acts tile_acts(uint i)
+{
+#ifdef SUBGROUP
+    if (SUBGROUP_SIZE == 8) { // a subgroup is the 8 pairs of a block: each loads a word for all
+        return acts_of_subgroup(int(tile_q[2 * i + (gl_SubgroupInvocationID >> 2)][gl_SubgroupInvocationID & 3]));
+    }
+#endif
+    Acts x;
+    [[unroll]] for (uint k = 0; k < ACT_WORDS; k++) {
+        x.x[k] = int(tile_q[QUADS * i + k / 4][k % 4]);
+    }
+    return x;
 }
 
 void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint first, out vec2 acc[TOKENS])
@@ -84,27 +114,15 @@ void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint first, 
     // Blocks beyond the matrix are not there: the last one stands for them.
     const uint block = min(row0 / 16 + pair / 8, (rows - 1) / 16) * block_words(args.n_groups), n = min(4, args.n_groups - 4 * s);
     const vec4 super_ = read_super(w, block, 4 * s, pair % 8);
-    for (uint t = 0; t < TOKENS; t++) {
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
         acc[t] = vec2(0);
     }
     for (uint j = 0; j < n; j++) {
         Group group;
         read_group(w, block, 4 * s + j, super_, pair % 8, group);
-        for (uint t = 0; t < TOKENS; t++) {
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             const uint at = (first + t) * 4 + j;
-            ivec4 x0, x1;
-#ifdef SUBGROUP
-            if (SUBGROUP_SIZE == 8) { // a subgroup is the 8 pairs of a block: each loads a word for all
-                const int x = int(tile_q[2 * at + (gl_SubgroupInvocationID >> 2)][gl_SubgroupInvocationID & 3]);
-                x0 = ivec4(subgroupBroadcast(x, 0), subgroupBroadcast(x, 1), subgroupBroadcast(x, 2), subgroupBroadcast(x, 3));
-                x1 = ivec4(subgroupBroadcast(x, 4), subgroupBroadcast(x, 5), subgroupBroadcast(x, 6), subgroupBroadcast(x, 7));
-            } else
-#endif
-            {
-                x0 = ivec4(tile_q[2 * at]);
-                x1 = ivec4(tile_q[2 * at + 1]);
-            }
-            acc[t] = group_add(group, group_dot(group, x0, x1), tile_d[at], acc[t]);
+            acc[t] = group_add(group, group_dot(group, tile_acts(at)), tile_d[at], acc[t]);
         }
     }
 }
@@ -119,7 +137,7 @@ void tile_sums(Words w, uint row0, uint rows, uint pair, uint token0, uint first
         tile_load(s, token0, n_tokens);
         barrier();
         segment_sums(w, row0, rows, s, pair, first, acc);
-        for (uint t = 0; t < TOKENS; t++) {
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             precise vec2 sum = total[t] + acc[t];
             total[t] = s == 0 ? acc[t] : sum;
         }
@@ -141,7 +159,7 @@ void main()
         tile_sums(args.w1, row0, args.rows1, pair, token0, first, n_tokens, up);
     }
     const uint row = row0 + 2 * pair;
-    for (uint t = 0; t < TOKENS; t++) {
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
         const uint token = token0 + first + t;
         if (token < n_tokens) {
             if (is_gated()) {

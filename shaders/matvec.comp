@@ -39,7 +39,7 @@ void sum_alone(Words w, uint row, uint rows, uint pair, uint n_tokens, out vec2 
     for (uint s = 1; s < n; s++) {
         vec2 acc[COLUMNS];
         segment_sums(w, row, rows, s, pair, n_tokens, acc);
-        for (uint c = 0; c < COLUMNS; c++) {
+        [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
             precise vec2 sum = total[c] + acc[c];
             total[c] = sum;
         }
@@ -55,7 +55,10 @@ void main_alone(uint pair, uint n_tokens)
     if (is_gated()) {
         sum_alone(args.w1, row, args.rows1, pair, n_tokens, up);
     }
-    for (uint c = 0; c < min(COLUMNS, n_tokens); c++) {
+    [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
+        if (c >= n_tokens) {
+            break;
+        }
         if (is_gated()) {
             put_gated(row + 2 * pair, c, total[c], up[c]);
         } else {
@@ -88,12 +91,12 @@ void sum_together(Words w, uint row, uint rows, uint slice, uint pair, uint n_to
         for (uint i = slice; i < end; i += SLICES) {
             vec2 acc[COLUMNS];
             segment_sums(w, row, rows, s0 + i, pair, n_tokens, acc);
-            for (uint c = 0; c < COLUMNS; c++) {
+            [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
                 sums[(i * COLUMNS + c) * PAIRS + pair] = acc[c];
             }
         }
         barrier();
-        for (uint j = 0; j < OWN; j++) {
+        [[unroll]] for (uint j = 0; j < OWN; j++) {
             const uint c = slice + j * SLICES;
             if (c < COLUMNS) {
                 total[j] = window_add(end, c, pair, s0 == 0, total[j]);
@@ -112,7 +115,7 @@ void main_together(uint slice, uint pair, uint n_tokens)
         barrier();
         sum_together(args.w1, row, args.rows1, slice, pair, n_tokens, up);
     }
-    for (uint j = 0; j < OWN; j++) {
+    [[unroll]] for (uint j = 0; j < OWN; j++) {
         const uint c = slice + j * SLICES;
         if (c < min(COLUMNS, n_tokens)) {
             if (is_gated()) {

@@ -13,12 +13,12 @@ void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint n_token
     const uint words = row_words(32 * args.n_groups - (is_half ? 16 : 0)), n = is_half && s + 1 == args.n_groups ? 4 : 8;
     // Rows beyond the matrix are not there: the last one stands for them.
     const uint a = min(row0 + 2 * pair, rows - 1) * words, b = min(row0 + 2 * pair + 1, rows - 1) * words;
-    for (uint c = 0; c < COLUMNS; c++) {
+    [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
         acc[c] = vec2(0);
     }
     for (uint i = 8 * s; i < 8 * s + n; i++) {
         const vec4 wa = read_weights(w, a, i), wb = read_weights(w, b, i);
-        for (uint c = 0; c < COLUMNS; c++) {
+        [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
             const vec4 x = Floats4(args.q).v[min(c, n_tokens - 1) * args.n_groups * 8 + i];
             acc[c] = columns_add(wa, wb, x, acc[c]);
         }
@@ -37,28 +37,25 @@ void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint n_token
 {
     const uint block = row0 / 16 * block_words(args.n_groups), end = min(4 * s + 4, args.n_groups);
     const vec4 super_ = read_super(w, block, 4 * s, pair);
-    for (uint c = 0; c < COLUMNS; c++) {
+    [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
         acc[c] = vec2(0);
     }
     for (uint g = 4 * s; g < end; g++) {
         Group group;
         read_group(w, block, g, super_, pair, group);
-        for (uint c = 0; c < COLUMNS; c++) {
+        [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
             const uint at = min(c, n_tokens - 1) * args.n_groups + g;
             const vec2 d = args.d.v[at];
-            ivec4 x0, x1;
+            Acts x;
 #ifdef SUBGROUP
             if (SUBGROUP_SIZE == 8) { // a subgroup is the 8 pairs of a slice: each loads a word for all
-                const int x = int(args.q.v[8 * at + gl_SubgroupInvocationID]);
-                x0 = ivec4(subgroupBroadcast(x, 0), subgroupBroadcast(x, 1), subgroupBroadcast(x, 2), subgroupBroadcast(x, 3));
-                x1 = ivec4(subgroupBroadcast(x, 4), subgroupBroadcast(x, 5), subgroupBroadcast(x, 6), subgroupBroadcast(x, 7));
+                x = acts_of_subgroup(int(args.q.v[8 * at + gl_SubgroupInvocationID]));
             } else
 #endif
             {
-                x0 = ivec4(Words4(args.q).v[2 * at]);
-                x1 = ivec4(Words4(args.q).v[2 * at + 1]);
+                x = acts_of(Words4(args.q).v[2 * at], Words4(args.q).v[2 * at + 1]);
             }
-            acc[c] = group_add(group, group_dot(group, x0, x1), d, acc[c]);
+            acc[c] = group_add(group, group_dot(group, x), d, acc[c]);
         }
     }
 }

@@ -1,11 +1,16 @@
 /* Quantised weights: a group of 32 columns of two adjacent rows, read from the blocks of 16 rows of runtime/tensor/repack.h (which has the
  * layouts). -DTYPE_<type> selects the type. A vector's components are the two rows, 2 pair and 2 pair + 1 of the block.
  *
- * Codes come out as signed bytes with their offset removed, four columns to a word. That costs two operations per word and spares every
- * dot product the sum of its activations. */
+ * Codes come out signed, with their offset removed. That costs an operation or two per word and spares every dot product the sum of its
+ * activations. For dot.glsl they are bytes, four columns to a word, or pairs. */
 
-#if defined(TYPE_Q4_0) || defined(TYPE_IQ4_NL)
+#if defined(TYPE_Q4_0)
 #define BITS 4
+#define OFFSET 8
+#define SCALE_WORDS 8
+#elif defined(TYPE_IQ4_NL)
+#define BITS 4
+#define OFFSET 128
 #define SCALE_WORDS 8
 #elif defined(TYPE_Q4_1)
 #define BITS 4
@@ -13,6 +18,7 @@
 #define HAS_MIN
 #elif defined(TYPE_Q5_0)
 #define BITS 5
+#define OFFSET 16
 #define SCALE_WORDS 8
 #elif defined(TYPE_Q5_1)
 #define BITS 5
@@ -20,9 +26,11 @@
 #define HAS_MIN
 #elif defined(TYPE_Q8_0)
 #define BITS 8
+#define OFFSET 128
 #define SCALE_WORDS 8
 #elif defined(TYPE_MXFP4)
 #define BITS 4
+#define OFFSET 128
 #define SCALE_WORDS 4
 #elif defined(TYPE_Q4_K)
 #define BITS 4
@@ -36,6 +44,7 @@
 #define HAS_MIN
 #elif defined(TYPE_Q6_K)
 #define BITS 6
+#define OFFSET 32
 #define SCALE_WORDS 8
 #define SUPER_WORDS 8
 #define HAS_SUBS
@@ -43,6 +52,9 @@
 #error no TYPE_
 #endif
 
+#ifndef OFFSET
+#define OFFSET 0
+#endif
 #ifndef SUPER_WORDS
 #define SUPER_WORDS 0
 #endif
@@ -50,7 +62,7 @@
 const uint CODE_WORDS = BITS * 16, GROUP_WORDS = CODE_WORDS + SCALE_WORDS, EIGHT_WORDS = 8 * GROUP_WORDS + SUPER_WORDS;
 
 struct Group {
-    ivec2 q[8];       // word k: columns 4k .. 4k + 3
+    ivec2 q[ACT_WORDS]; // as dot.glsl has them: bytes, word k: columns 4k .. 4k + 3; pairs, 2k: columns 4k and 4k + 2, 2k + 1: the others
     vec2 d, m;        // m with HAS_MIN
     ivec2 sub0, sub1; // with HAS_SUBS: factors of columns 0..15 and 16..31
 };
@@ -69,8 +81,9 @@ uint eight_at(uint g)
 
 /* ---- codes ------------------------------------------------------------------------------------------------------------------------------ */
 
+/* Four codes to unsigned bytes: value + OFFSET. */
 #if defined(TYPE_IQ4_NL)
-/* rn_iq4_nl_values[c] of four nibbles, a byte each: a tree of choices by the bits of c. */
+/* rn_iq4_nl_values: a tree of choices by the bits of c. */
 uvec2 choose(uvec2 mask, uvec2 zero, uvec2 one)
 {
     return zero ^ (mask & (zero ^ one));
@@ -78,10 +91,10 @@ uvec2 choose(uvec2 mask, uvec2 zero, uvec2 one)
 
 uvec2 choose_bytes(uvec2 mask, int zero, int one)
 {
-    return choose(mask, uvec2(uint(zero & 255) * 0x01010101u), uvec2(uint(one & 255) * 0x01010101u));
+    return choose(mask, uvec2(uint(zero + 128) * 0x01010101u), uvec2(uint(one + 128) * 0x01010101u));
 }
 
-uvec2 code_values(uvec2 c)
+uvec2 code_bytes(uvec2 c)
 {
     const uvec2 b0 = (c & 0x01010101u) * 255u, b1 = (c >> 1 & 0x01010101u) * 255u;
     const uvec2 b2 = (c >> 2 & 0x01010101u) * 255u, b3 = (c >> 3 & 0x01010101u) * 255u;
@@ -92,38 +105,40 @@ uvec2 code_values(uvec2 c)
     return choose(b3, choose(b2, v0, v1), choose(b2, v2, v3));
 }
 #elif defined(TYPE_MXFP4)
-/* rn_mxfp4_values[c] of four nibbles: 0 1 2 3 4 6 8 12, then the same negative. From 4 on, c mod 4 + 2 (both low bits) is added. */
-uvec2 code_values(uvec2 c)
+/* rn_mxfp4_values: 0 1 2 3 4 6 8 12, then the same negative. From 4 on, c mod 4 + 2 (both low bits) is added. */
+uvec2 code_bytes(uvec2 c)
 {
     const uvec2 both = c >> 1 & c & 0x01010101u, from4 = (c >> 2 & 0x01010101u) * 7u, negative = (c >> 3 & 0x01010101u) * 255u;
     const uvec2 v = (c & 0x07070707u) + ((c & 0x03030303u) + 2u * both & from4);
-    return (v & ~negative) | (0x80808080u - v ^ 0x80808080u) & negative; // no borrow: v <= 12
+    return (0x80808080u + v) & ~negative | (0x80808080u - v) & negative; // v <= 12: no byte borrows
 }
 #else
-/* c - offset as a byte: adding 128 - offset cannot carry into the next one. */
-uvec2 code_values(uvec2 c)
+uvec2 code_bytes(uvec2 c)
 {
-#if defined(TYPE_Q4_0)
-    return c + 0x78787878u ^ 0x80808080u;
-#elif defined(TYPE_Q5_0)
-    return c + 0x70707070u ^ 0x80808080u;
-#elif defined(TYPE_Q6_K)
-    return c + 0x60606060u ^ 0x80808080u;
-#elif defined(TYPE_Q8_0)
-    return c ^ 0x80808080u;
-#else
     return c;
-#endif
 }
 #endif
 
-void read_codes(Words w, uint at, uint pair, out ivec2 q[8])
+/* Word k of a group, from its codes. */
+void put_codes(uvec2 c, uint k, inout ivec2 q[ACT_WORDS])
+{
+    const uvec2 bytes = code_bytes(c);
+#ifdef BYTES
+    // Adding 128 - OFFSET cannot carry into the next byte; the upper bit then becomes the sign.
+    q[k] = ivec2(OFFSET == 0 ? bytes : bytes + uint(128 - OFFSET) * 0x01010101u ^ 0x80808080u);
+#else
+    q[2 * k] = ivec2((bytes & 0x00ff00ffu) - uint(OFFSET) * 0x00010001u);
+    q[2 * k + 1] = ivec2((bytes >> 8 & 0x00ff00ffu) - uint(OFFSET) * 0x00010001u);
+#endif
+}
+
+void read_codes(Words w, uint at, uint pair, out ivec2 q[ACT_WORDS])
 {
     Words2 codes = Words2(w); // every group starts at a multiple of 8 bytes
     const uint at2 = at / 2 + pair;
 #if BITS == 8
     [[unroll]] for (uint k = 0; k < 8; k++) {
-        q[k] = ivec2(code_values(codes.v[at2 + 8 * k]));
+        put_codes(codes.v[at2 + 8 * k], k, q);
     }
 #else
 #if BITS == 5
@@ -133,15 +148,16 @@ void read_codes(Words w, uint at, uint pair, out ivec2 q[8])
 #endif
     [[unroll]] for (uint t = 0; t < 4; t++) {
         const uvec2 both = codes.v[at2 + 8 * t];
-        [[unroll]] for (uint k = 2 * t; k < 2 * t + 2; k++) {
-            uvec2 c = both >> 4 * (k % 2) & 0x0f0f0f0fu;
+        uvec2 even = both & 0x0f0f0f0fu, odd = both >> 4 & 0x0f0f0f0fu;
 #if BITS == 5
-            c |= (high >> k & 0x01010101u) << 4;
+        even |= (high >> 2 * t & 0x01010101u) << 4;
+        odd |= (high >> 2 * t + 1 & 0x01010101u) << 4;
 #elif BITS == 6
-            c |= (high[k / 4] >> 2 * (k % 4) & 0x03030303u) << 4;
+        even |= (high[t / 2] >> 4 * (t % 2) & 0x03030303u) << 4;
+        odd |= (high[t / 2] >> 4 * (t % 2) + 2 & 0x03030303u) << 4;
 #endif
-            q[k] = ivec2(code_values(c));
-        }
+        put_codes(even, 2 * t, q);
+        put_codes(odd, 2 * t + 1, q);
     }
 #endif
 }
@@ -205,13 +221,36 @@ void read_group(Words w, uint block, uint g, vec4 super_, uint pair, out Group r
 
 /* ---- a group times a group of activations ------------------------------------------------------------------------------------------------ */
 
-ivec2 group_dot(Group w, ivec4 x0, ivec4 x1)
+/* Products of pairs that may be added up: 8 for values up to 15 (8 x 2 x 15 x 127 < 2^15), 4 up to 32, 1 up to 128. */
+#if BITS == 8 || defined(TYPE_IQ4_NL)
+#define SAFE_PAIRS 1
+#elif BITS == 4
+#define SAFE_PAIRS 8
+#else
+#define SAFE_PAIRS 4
+#endif
+
+ivec2 group_dot(Group w, Acts a)
 {
+    const uint half_ = ACT_WORDS / 2;
     ivec2 first = ivec2(0), second = ivec2(0);
-    [[unroll]] for (uint k = 0; k < 4; k++) {
-        first = dot4(w.q[k], x0[k], first);
-        second = dot4(w.q[k + 4], x1[k], second);
+#ifdef BYTES
+    [[unroll]] for (uint k = 0; k < half_; k++) {
+        first = dot4(w.q[k], a.x[k], first);
+        second = dot4(w.q[k + half_], a.x[k + half_], second);
     }
+#else
+    ivec2 f = ivec2(PAIRS_ROUND), s = f;
+    [[unroll]] for (uint k = 0; k < half_; k++) {
+        f += w.q[k] * a.x[k];
+        s += w.q[k + half_] * a.x[k + half_];
+        if (k % SAFE_PAIRS == SAFE_PAIRS - 1) {
+            first += f >> 16;
+            second += s >> 16;
+            f = s = ivec2(PAIRS_ROUND);
+        }
+    }
+#endif
 #ifdef HAS_SUBS
     return w.sub0 * first + w.sub1 * second;
 #else
