@@ -394,7 +394,9 @@ bool rn_scheduler_turn(struct rn_service *s)
         return changed;
     }
     struct rn_err err = {0};
-    int r = rn_engine_step(s->engine, s->entries, n, &err);
+    int r;
+    while ((r = rn_engine_step(s->engine, s->entries, n, &err)) == -ENOMEM && reclaim(s, /*for_run=*/NULL)) {
+    } // the device has less memory than it said
     if (r == -EIO) {
         rn_loss_happened(s, &err);
         return true;
@@ -402,7 +404,8 @@ bool rn_scheduler_turn(struct rn_service *s)
     for (uint32_t k = 0; k < n; k++) {
         if (r < 0) {
             s->step[k]->last_ns = rn_clock_ns();
-            rn_run_fail(s, s->step[k], 500, "internal_error", err.text[0] ? err.text : "the step failed");
+            bool full = r == -ENOMEM;
+            rn_run_fail(s, s->step[k], full ? 503 : 500, full ? "server_is_overloaded" : "internal_error", err.text[0] ? err.text : "the step failed");
         } else {
             after_rows(s, s->step[k], &s->entries[k]);
         }

@@ -294,6 +294,38 @@ static void cancelled_while_it_is_read_again_it_keeps_its_text(void **state)
     close_kit(&k);
 }
 
+/* The device refuses a page although the pool had promised it: idle sessions give theirs up, and the step is tried again. */
+static void no_page_for_a_step_costs_idle_sessions_theirs(void **state)
+{
+    (void)state;
+    struct kit k;
+    open_kit(&k);
+    k.fake->no_end = true;
+    kit_start(&k, NULL);
+    struct kit_reply *alone = kit_send(&k, kit_request("zero", NULL));
+    kit_wait(&k, alone);
+    k.fake->fail_code = -ENOMEM;
+    k.fake->fail_step = 5;
+    struct kit_reply *a = kit_ask(&k, "one", NULL);
+    assert_string_equal(a->text, kit_expect(&k, &P512, LEAD USER("one") ASK, 24));
+    struct kit_reply *b = kit_ask(&k, "two", alone->response); // read again
+    char prompt[2048];
+    snprintf(prompt, sizeof prompt, LEAD USER("zero") ASK "%s<|im_end|>\n" USER("two") ASK, alone->last->text);
+    assert_string_equal(b->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(kit_string(b, "cache.source"), "none");
+    assert_int_equal(k.fake->rebuilds, 0);
+    kit_stop(&k);
+    kit_start(&k, NULL); // nobody else has pages: in the first step there is nothing to give up, later what the answer itself keeps behind
+    k.fake->fail_step = 1;
+    struct kit_reply *c = kit_ask(&k, "three", NULL);
+    assert_int_equal(c->last->status, RN_STATUS_FAILED);
+    assert_int_equal(c->last->http_status, 503);
+    assert_string_equal(c->last->code, "server_is_overloaded");
+    k.fake->fail_step = 10;
+    assert_string_equal(kit_ask(&k, "one", NULL)->text, kit_expect(&k, &P512, LEAD USER("one") ASK, 24));
+    close_kit(&k);
+}
+
 static void stopping_while_the_device_is_down(void **state)
 {
     (void)state;
@@ -318,6 +350,7 @@ int main(void)
         cmocka_unit_test(an_answer_survives_one_loss),
         cmocka_unit_test(an_answer_that_cannot_be_reread_fails),
         cmocka_unit_test(cancelled_while_it_is_read_again_it_keeps_its_text),
+        cmocka_unit_test(no_page_for_a_step_costs_idle_sessions_theirs),
         cmocka_unit_test(stopping_while_the_device_is_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
