@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <vulkan/vulkan.h>
+
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
 #include "tests/unit/engine_kit.h"
@@ -385,6 +387,65 @@ static void cuts_change_nothing(void **state)
     world_finish(&w);
 }
 
+/* ---- self-test ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* The linker sends vkCmdDispatch here (meson.build): one dispatch of the self-test is left out, as if its kernel computed nothing. */
+static int n_dispatches, left_out;
+VKAPI_ATTR void VKAPI_CALL __real_vkCmdDispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, uint32_t z);
+VKAPI_ATTR void VKAPI_CALL __wrap_vkCmdDispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, uint32_t z);
+VKAPI_ATTR void VKAPI_CALL __wrap_vkCmdDispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, uint32_t z)
+{
+    if (++n_dispatches != left_out) {
+        __real_vkCmdDispatch(commands, x, y, z);
+    }
+}
+
+static const char *failed_kernel(const struct rn_engine *e)
+{
+    const struct rn_engine_info *info = rn_engine_info(e);
+    for (size_t i = 0; i < info->n_kernels; i++) {
+        if (strcmp(info->kernels[i].op, "failed its self-test") == 0) {
+            return info->kernels[i].row;
+        }
+    }
+    return NULL;
+}
+
+/* A kernel that fails is named, and another one takes its place with the same bits; without another one the device is refused. */
+static void kernels_that_fail_are_not_used(void **state)
+{
+    (void)state;
+    struct world w = {.model = {.type = RN_DTYPE_Q4_0}, .kv = "q8_0", .seq = {.n = 24, .sinks = 4}};
+    world_init(&w, 700);
+    const char *path = kit_model(&w.model);
+    int n_replaced = 0, n_refused = 0;
+    for (int k = 0;; k++) {
+        struct rn_engine *e = NULL;
+        struct rn_err err = {0};
+        n_dispatches = 0;
+        left_out = k;
+        int r = rn_engine_create(&e, &(struct rn_engine_params){.model = path, .device = device, .n_threads = 1}, &err);
+        left_out = 0;
+        if (r == 0) {
+            feed(&w, e, 30, k > 0, "another kernel");
+            const char *failed = failed_kernel(e);
+            n_replaced += failed != NULL;
+            kit_engine_destroy(e);
+            if (k && !failed) {
+                break; // that was a dispatch behind the self-test, if there was one at all
+            }
+        } else {
+            assert_int_equal(r, -ENOTSUP);
+            assert_non_null(strstr(err.text, "passes the self-test"));
+            n_refused++;
+        }
+    }
+    unlink(path);
+    world_finish(&w);
+    print_message("%d kernels replaced, %d without which the device is refused\n", n_replaced, n_refused);
+    assert_true(n_replaced + n_refused >= 8); // embed, prepare, matvec, matmat, rope_kv, attend, combine: two dispatches
+}
+
 static int find_device(void **state)
 {
     (void)state;
@@ -416,6 +477,7 @@ int main(void)
         cmocka_unit_test(the_same_without_features),
         cmocka_unit_test(a_decode_step_costs_few_calls),
         cmocka_unit_test(cuts_change_nothing),
+        cmocka_unit_test(kernels_that_fail_are_not_used),
     };
     return cmocka_run_group_tests(tests, find_device, NULL);
 }
