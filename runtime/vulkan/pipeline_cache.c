@@ -180,6 +180,19 @@ static int write_all(int fd, const void *from, size_t bytes)
     return 0;
 }
 
+/* Opens the temporary file; makes the directory if it is not there yet. */
+static int create_file(const struct rn_vk_device *d, const char *path)
+{
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+    int fd = open(path, flags, 0600);
+    if (fd < 0 && errno == ENOENT) {
+        char *dir = rn_mem_strndup(d->cache_path, (size_t)(strrchr(d->cache_path, '/') - d->cache_path));
+        fd = dir && mkdir(dir, 0700) == 0 ? open(path, flags, 0600) : -1;
+        rn_mem_free(dir);
+    }
+    return fd < 0 ? (errno > 0 ? -errno : -EIO) : fd;
+}
+
 /* The temporary file's name has the process in it: two of them may write at once, and the later rename wins. */
 static int write_file(const struct rn_vk_device *d, const struct header *head, const void *data)
 {
@@ -188,8 +201,8 @@ static int write_file(const struct rn_vk_device *d, const struct header *head, c
     if (r != 0) {
         return r;
     }
-    int fd = open(path.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    r = fd < 0 ? -errno : write_all(fd, head, sizeof *head);
+    int fd = create_file(d, path.data);
+    r = fd < 0 ? fd : write_all(fd, head, sizeof *head);
     if (r == 0) {
         r = write_all(fd, data, head->bytes);
     }

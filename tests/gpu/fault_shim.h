@@ -14,7 +14,7 @@
  *   hardware        devices say that they are no software
  *   cache=file      a byte of each *.pipelines file is turned before it is renamed to its name
  *   cache=driver    the driver's cache data names another device
- *                   With either, cache data that reaches the driver ends the process with abort()
+ *                   With either, cache data that reaches the driver ends the process with abort(); so begin with an empty directory
  * RUNNEL_GPU_FAULT_FILE names a file that is looked for at each submit: when it is there its text is a new specification, and it is
  * deleted. Each fault is told on stderr. Thread: any. */
 #pragma once

@@ -555,6 +555,26 @@ static void a_foreign_cache_is_dropped(void **state)
     drop_cache(&f);
 }
 
+static void the_cache_directory_is_made(void **state)
+{
+    (void)state;
+    struct cache_file f = {0};
+    char parent[] = "/tmp/runnel-cache-XXXXXX";
+    if (!gpu_kit_selector()) {
+        skip();
+    }
+    assert_non_null(mkdtemp(parent));
+    snprintf(f.dir, sizeof f.dir, "%s/new", parent);
+    struct rn_vk_device *d = gpu_kit_open(NULL, f.dir);
+    struct rn_err err = {0};
+    VkPipeline pipeline;
+    assert_int_equal(rn_vk_pipeline(&pipeline, d, &add_kernel, NULL, 0, &err), 0);
+    rn_vk_device_close(d);
+    read_cache(&f);
+    drop_cache(&f);
+    assert_int_equal(rmdir(parent), 0);
+}
+
 static void a_missing_cache_directory_is_no_error(void **state)
 {
     (void)state;
@@ -584,6 +604,7 @@ int main(void)
         cmocka_unit_test(pipelines_come_back_from_the_cache),
         cmocka_unit_test(a_damaged_cache_is_dropped),
         cmocka_unit_test(a_foreign_cache_is_dropped),
+        cmocka_unit_test(the_cache_directory_is_made),
         cmocka_unit_test(a_missing_cache_directory_is_no_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
