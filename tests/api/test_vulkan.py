@@ -1,7 +1,7 @@
 """The Vulkan backend from outside: the command and the daemon on a Vulkan device, also one that fails.
 
-RUNNEL_TEST_DEVICE: as --device (default: the first device that can be used, a software one included). Without a device all is skipped. A
-software device is slow: few tokens, unless RUNNEL_SLOW=1."""
+RUNNEL_TEST_GPU: the device, by index or part of its name (default: the first that can be used, a software one included). Without a device all
+is skipped. A software device is slow: few tokens, unless RUNNEL_SLOW=1."""
 import json
 import os
 import random
@@ -23,12 +23,12 @@ import random_gguf  # noqa: E402
 
 @pytest.fixture(scope='module')
 def device():
-    wanted = os.environ.get('RUNNEL_TEST_DEVICE')
+    wanted = os.environ.get('RUNNEL_TEST_GPU')
     machine = runnel_json('doctor', '--json')['machine']
     usable = [gpu for gpu in machine['gpus'] if not gpu['refused']]
     if not wanted and not usable:
         pytest.skip(f'no Vulkan device: {machine.get("no_gpus") or [gpu["refused"] for gpu in machine["gpus"]]}')
-    return wanted or f'vulkan:{usable[0]["index"]}'
+    return f'vulkan:{wanted or usable[0]["index"]}'
 
 
 @pytest.fixture(scope='module')
@@ -246,6 +246,19 @@ def test_too_little_memory_is_said_at_start(tmp_path, monkeypatch, shim, device,
         Faulty(monkeypatch, shim, 'memory=2000000', tiny, tmp_path / 'state', device)
     with pytest.raises(RuntimeError, match='(?s)exit code 69.*MB free'):
         Faulty(monkeypatch, shim, 'heap=30000000', tiny, tmp_path / 'state2', device)
+
+
+def test_layers_that_do_not_fit_stay_on_the_cpu(tmp_path, monkeypatch, shim, device, tiny):
+    answers = []
+    for fault, flags in ('heap=87500000', []), ('', ['--gpu-layers', '2']):
+        d = Faulty(monkeypatch, shim, fault, tiny, tmp_path / f'state{len(answers)}', device, *flags)
+        assert 'layers 0 to 0 on the CPU' in d.text() and 'layers 1 to 2 and the logits on' in d.text()
+        with Wire(d) as wire:
+            answer = wire.ask(**QUESTION)
+            answers.append(said(answer))
+            assert '+ from layer 1 vulkan' in answer['runnel']['device']
+        assert d.stop() == 0
+    assert answers[0] == answers[1]
 
 
 def test_memory_that_runs_out_later_costs_no_answer(tmp_path, monkeypatch, shim, device, tiny, expected):

@@ -283,10 +283,15 @@ static void device_names_are_checked(void **state)
 
 /* ---- With a Vulkan device -------------------------------------------------------------------------------------------------------------- */
 
+/* As --device: the one that RUNNEL_TEST_GPU names, else a GPU, else whatever is there. */
 static const char *gpu_name(void)
 {
-    const char *device = getenv("RUNNEL_TEST_DEVICE");
-    return device ? device : "vulkan:llvmpipe";
+    static char name[80];
+    const char *wanted = getenv("RUNNEL_TEST_GPU");
+    struct rn_device device;
+    bool has_gpu = rn_device_choose(&device, "vulkan", NULL, 0, NULL) == 0;
+    snprintf(name, sizeof name, "vulkan%s%.60s", wanted || !has_gpu ? ":" : "", wanted ? wanted : has_gpu ? "" : "0");
+    return name;
 }
 
 static int load_gpu(struct rn_engine **ret, const struct gguf_llama *model, const char *kv, const char *layers, struct rn_err *err)
