@@ -4,8 +4,8 @@
  *   hazard   two copies to one place without a barrier (synchronisation validation)
  *   address  a shader writes the word behind its buffer (GPU-assisted validation); the memory is there, so nothing is hurt without it
  * Exit code 0: done; 77: there is no device. */
-#include <stdarg.h>
 #include <setjmp.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
