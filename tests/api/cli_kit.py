@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DATA = Path(__file__).resolve().parent.parent / 'data'
-THREADS = ['--threads', os.environ.get('RUNNEL_TEST_THREADS', '2')]
+THREADS = ['--device', 'cpu', '--threads', os.environ.get('RUNNEL_TEST_THREADS', '2')]  # also where there is a GPU: see test_vulkan.py
 SLOW = os.environ.get('RUNNEL_SLOW') == '1'
 
 

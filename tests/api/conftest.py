@@ -18,7 +18,8 @@ class Daemon:
     running = []  # processes that a failed test may leave behind
 
     def __init__(self, program, model, state, *flags):
-        command = [program, '--model', model, '--listen', '127.0.0.1:0', '--state-dir', str(state), '--cache-dir', str(state) + '-cache', *flags]
+        command = [program, '--model', model, '--listen', '127.0.0.1:0', '--state-dir', str(state), '--cache-dir', str(state) + '-cache',
+                   '--device', 'cpu', *flags]  # of a flag that is given twice the last one counts
         self.started = time.monotonic()
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         Daemon.running.append(self.process)
