@@ -2,7 +2,6 @@
  *
  *   constant 0   tokens of an invocation: 4 for a bucket of 16 rows, else 8
  *   constant 1   invocations: 128
- *   constant 2   subgroup size, used by the SUBGROUP variants
  *   workgroups   (sum over the parts of ceil(rows / 64), ceil(bucket / (4 tokens)), 1); gated: of part 0 alone
  *
  * An invocation takes two adjacent rows of a block of 16 and TOKENS tokens, and keeps two accumulators per output: the segment's (128
@@ -10,9 +9,6 @@
  * activations pass through shared memory; weights are read where they lie, by the four invocations that share them at about the same time. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#ifdef SUBGROUP
-#extension GL_KHR_shader_subgroup_ballot : require
-#endif
 
 #include "lib/refs.glsl"
 #include "lib/fmath.glsl"
@@ -20,7 +16,6 @@
 
 layout(constant_id = 0) const uint TOKENS = 8;
 layout(local_size_x_id = 1, local_size_y = 1, local_size_z = 1) in;
-layout(constant_id = 2) const uint SUBGROUP_SIZE = 32;
 
 const uint PAIRS = 32;          // of rows: 4 blocks
 const uint TILE = 4 * TOKENS;   // tokens of the workgroup
@@ -66,14 +61,8 @@ uint segment_count()
     return (args.n_groups + 3) / 4;
 }
 
-/* A segment's activations: [token][group of the segment], as words; or ready to be multiplied, where no subgroup shares that work. Groups
- * beyond the last are not there and not used. */
-#ifdef SUBGROUP
-const bool IS_SHARED_WORDS = SUBGROUP_SIZE == 8;
-#else
-const bool IS_SHARED_WORDS = ACT_WORDS == 8;
-#endif
-const uint QUADS = IS_SHARED_WORDS ? 2 : 4;
+/* A segment's activations, ready to be multiplied: [token][group of the segment]. Groups beyond the last are not there and not used. */
+const uint QUADS = ACT_WORDS / 4;
 shared uvec4 tile_q[4 * TILE * QUADS];
 shared vec2 tile_d[4 * TILE];
 
@@ -81,30 +70,23 @@ void tile_load(uint s, uint token0, uint n_tokens)
 {
     for (uint i = gl_LocalInvocationID.x; i < 4 * TILE; i += gl_WorkGroupSize.x) {
         const uint at = min(token0 + i / 4, n_tokens - 1) * args.n_groups + min(4 * s + i % 4, args.n_groups - 1);
-        tile_d[i] = args.d.v[at];
-        const uvec4 first = Words4(args.q).v[2 * at], second = Words4(args.q).v[2 * at + 1];
-        if (IS_SHARED_WORDS) {
-            tile_q[2 * i] = first;
-            tile_q[2 * i + 1] = second;
-        } else {
-            const Acts x = acts_of(first, second);
-            [[unroll]] for (uint k = 0; k < ACT_WORDS; k += 4) {
-                tile_q[QUADS * i + k / 4] = uvec4(x.x[k], x.x[k + 1], x.x[k + 2], x.x[k + 3]);
-            }
+        const Acts x = acts_of(Words4(args.q).v[2 * at], Words4(args.q).v[2 * at + 1]);
+        [[unroll]] for (uint k = 0; k < QUADS; k++) {
+            tile_q[QUADS * i + k] = uvec4(x.x[4 * k], x.x[4 * k + 1], x.x[4 * k + 2], x.x[4 * k + 3]);
         }
+        tile_d[i] = args.d.v[at];
     }
 }
 
 Acts tile_acts(uint i)
 {
-#ifdef SUBGROUP
-    if (SUBGROUP_SIZE == 8) { // a subgroup is the 8 pairs of a block: each loads a word for all
-        return acts_of_subgroup(int(tile_q[2 * i + (gl_SubgroupInvocationID >> 2)][gl_SubgroupInvocationID & 3]));
-    }
-#endif
     Acts x;
-    [[unroll]] for (uint k = 0; k < ACT_WORDS; k++) {
-        x.x[k] = int(tile_q[QUADS * i + k / 4][k % 4]);
+    [[unroll]] for (uint k = 0; k < QUADS; k++) {
+        const ivec4 four = ivec4(tile_q[QUADS * i + k]);
+        x.x[4 * k] = four.x;
+        x.x[4 * k + 1] = four.y;
+        x.x[4 * k + 2] = four.z;
+        x.x[4 * k + 3] = four.w;
     }
     return x;
 }

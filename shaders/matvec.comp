@@ -3,7 +3,6 @@
  *   constant 0   columns: 1, 2, 4, 8; step rows beyond the actual number are computed again for the last one and not stored
  *   constant 1   invocations: 8 x slices of K. A GPU: min(segments of a row, 16) slices, rounded up so that they fill whole subgroups (a
  *                multiple of subgroup size / 8); a CPU: 1 (then there is neither shared memory nor a barrier)
- *   constant 2   subgroup size, used by the SUBGROUP variants
  *   workgroups   (sum over the parts of ceil(rows / 16), 1, 1); gated: of part 0 alone
  *
  * An invocation takes two adjacent rows of a block of 16 and every slices'th segment of K (128 columns; float weights: 32), and sums it
@@ -11,9 +10,6 @@
  * slices, and as matmat.comp does. Where shared memory cannot hold a row's segments, they come in windows. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#ifdef SUBGROUP
-#extension GL_KHR_shader_subgroup_ballot : require
-#endif
 
 #include "lib/refs.glsl"
 #include "lib/fmath.glsl"
@@ -21,7 +17,6 @@
 
 layout(constant_id = 0) const uint COLUMNS = 1;
 layout(local_size_x_id = 1, local_size_y = 1, local_size_z = 1) in;
-layout(constant_id = 2) const uint SUBGROUP_SIZE = 32;
 
 #include "lib/segment.glsl"
 

@@ -70,26 +70,3 @@ Acts acts_of(uvec4 first, uvec4 second)
     }
     return a;
 }
-
-#ifdef SUBGROUP
-/* The same in a subgroup of 8 in which invocation k has word k. */
-Acts acts_of_subgroup(int word)
-{
-    Acts a;
-#ifdef BYTES
-    const int one = word;
-#else
-    const ivec2 pairs = word_pairs(word);
-    const int one = pairs.x, two = pairs.y;
-#endif
-    // The invocation has to be a constant.
-#ifdef BYTES
-#define RN_TAKE(k) a.x[k] = subgroupBroadcast(one, k);
-#else
-#define RN_TAKE(k) a.x[2 * k] = subgroupBroadcast(one, k); a.x[2 * k + 1] = subgroupBroadcast(two, k);
-#endif
-    RN_TAKE(0) RN_TAKE(1) RN_TAKE(2) RN_TAKE(3) RN_TAKE(4) RN_TAKE(5) RN_TAKE(6) RN_TAKE(7)
-#undef RN_TAKE
-    return a;
-}
-#endif

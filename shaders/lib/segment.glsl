@@ -46,15 +46,7 @@ void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint n_token
         [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
             const uint at = min(c, n_tokens - 1) * args.n_groups + g;
             const vec2 d = args.d.v[at];
-            Acts x;
-#ifdef SUBGROUP
-            if (SUBGROUP_SIZE == 8) { // a subgroup is the 8 pairs of a slice: each loads a word for all
-                x = acts_of_subgroup(int(args.q.v[8 * at + gl_SubgroupInvocationID]));
-            } else
-#endif
-            {
-                x = acts_of(Words4(args.q).v[2 * at], Words4(args.q).v[2 * at + 1]);
-            }
+            const Acts x = acts_of(Words4(args.q).v[2 * at], Words4(args.q).v[2 * at + 1]);
             acc[c] = group_add(group, group_dot(group, x), d, acc[c]);
         }
     }
