@@ -1,8 +1,8 @@
 /* Products for 1..8 rows of tokens (columns): out = w x + bias, with the epilogues of RN_PRODUCT_*.
  *
  *   constant 0   columns: 1, 2, 4, 8; step rows beyond the actual number are computed again for the last one and not stored
- *   constant 1   invocations: 8 x slices of K. A GPU: min(segments of a row, 16) slices, rounded up so that they fill whole subgroups (a
- *                multiple of subgroup size / 8); a CPU: 1 (then there is neither shared memory nor a barrier)
+ *   constant 1   invocations: 8 x slices of K. A GPU: min(segments of a row, 16) slices; a CPU: 1 (then there is neither shared memory nor
+ *                a barrier)
  *   workgroups   (sum over the parts of ceil(rows / 16), 1, 1); gated: of part 0 alone
  *
  * An invocation takes two adjacent rows of a block of 16 and every slices'th segment of K (128 columns; float weights: 32), and sums it
