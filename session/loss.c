@@ -39,6 +39,7 @@ static void drop_everything(struct rn_service *s)
             run->decoded = run->decoded || run->state == RN_RUN_DECODE;
             run->again = true;
             run->losses++;
+            rn_run_warn(run, "the device was lost while this was being answered");
             rn_seq_unreserve(run->conv->seq);
             run->state = RN_RUN_WAITING;
         }

@@ -92,6 +92,8 @@ static void answers_go_on_with_the_same_tokens(void **state)
                 assert_int_equal(kit_number(r, "context.kept_from"), kit_number(whole, "context.kept_from"));
                 assert_int_equal(r->last->input_tokens, whole->last->input_tokens);
                 assert_int_equal(k.fake->rebuilds, 1);
+                const char *warning = json_string_value(json_array_get(json_object_get(r->last->record, "warnings"), 0));
+                assert_non_null(strstr(warning ? warning : "", "device was lost"));
                 assert_null(strchr(r->order + 3, 'S')); // one start
                 if (how == 2) {
                     assert_true(json_equal(r->last->logprobs, whole->last->logprobs));
