@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Runs a program under the Khronos validation layer; fails if the program does, or if the layer has anything to say.
 
-usage: validated.py [--gpu-assisted] [--expect WORDS] [--if-present | --off] PROGRAM [ARGUMENT...]
+usage: validated.py [--gpu-assisted] [--expect WORDS [--optional]] [--if-present | --off] PROGRAM [ARGUMENT...]
   --gpu-assisted  instruments the shaders too (much slower): accesses outside of any buffer
   --expect WORDS  the other way round: fails unless a message has these words in it, large or small letters
   --if-present    without the layer the program runs alone; otherwise that is exit code 77
+  --optional      with --expect: without such a message the exit code is 77
   --off           the program runs alone
 Core and synchronisation validation are always on. Warnings and hints about speed count as messages."""
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,8 @@ khronos_validation.enables = {enables}
 khronos_validation.validate_sync = true
 khronos_validation.gpuav_enable = {assisted}
 ''' # the last two are the newer names of what `enables` says
+START = re.compile(r'^(?=Validation |\S[^\n]*\((?:ERROR|WARN|PERF|INFO)[^\n]*\): )', re.MULTILINE) # of a message, in the layers of 1.3 and 1.4
+ABOUT_ITSELF = re.compile(r'VALIDATION-SETTINGS|WARNING-GPU-Assisted-Validation|WARNING-Setting') # what the layer turns on for its own sake
 SYNCHRONISATION = 'VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT'
 GPU_ASSISTED = ['VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT', 'VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT']
 
@@ -39,6 +43,10 @@ def is_here():
     return any(root and (Path(root) / MANIFEST).exists() for root in roots)
 
 
+def about_us(log):
+    return ''.join(message for message in START.split(log) if not ABOUT_ITSELF.search(message.split('\n')[0]))
+
+
 def run(arguments):
     with tempfile.TemporaryDirectory(prefix='runnel-validation-') as folder:
         log, settings = Path(folder) / 'messages.txt', Path(folder) / 'vk_layer_settings.txt'
@@ -48,7 +56,7 @@ def run(arguments):
         code = subprocess.run([arguments.program, *arguments.arguments], check=False,
                               env=os.environ | {'VK_INSTANCE_LAYERS': layers, 'VK_LAYER_SETTINGS_PATH': str(settings)}).returncode
         # The layer opens its log with the first instance.
-        return code, log.read_text(encoding='utf-8', errors='replace') if log.exists() else None
+        return code, about_us(log.read_text(encoding='utf-8', errors='replace')) if log.exists() else None
 
 
 def main():
@@ -56,6 +64,7 @@ def main():
     parser.add_argument('--gpu-assisted', action='store_true')
     parser.add_argument('--expect')
     parser.add_argument('--if-present', action='store_true')
+    parser.add_argument('--optional', action='store_true')
     parser.add_argument('--off', action='store_true')
     parser.add_argument('program')
     parser.add_argument('arguments', nargs=argparse.REMAINDER)
@@ -73,7 +82,7 @@ def main():
         return 1 if arguments.expect else 0
     if arguments.expect:
         print(messages[:SHOWN])
-        return 0 if arguments.expect.lower() in messages.lower() else 1
+        return 0 if arguments.expect.lower() in messages.lower() else 77 if arguments.optional else 1
     if messages:
         print('# the validation layer says:', messages[:SHOWN], sep='\n', file=sys.stderr)
         return 1
