@@ -73,9 +73,12 @@
     UINT(heads) /* n_heads | n_kv_heads << 16 */ UINT(head_dim) UINT(ld_q) UINT(ld_out) UINT(at_pinned) UINT(at_window) UINT(flags)  \
     FLOAT(scale)
 
+/* Flag of RN_ARGS_COMBINE, besides RN_ATTEND_SINKS */
+#define RN_COMBINE_QUANT 8u     /* also as a product reads it: q and d as in RN_ARGS_PREPARE; head_dim is a multiple of 32 */
+
 /* combine.comp: adds a tile's chunks in order (runtime/cpu/kernels.h has the formula), out = o / l. Dispatched (tiles, n_heads). */
 #define RN_ARGS_COMBINE(REF, UINT, FLOAT)                                                                                            \
-    REF(Tiles, tiles) REF(Floats, partial) REF(Floats, out) REF(Floats, sinks) REF(Step, step)                                       \
+    REF(Tiles, tiles) REF(Floats, partial) REF(Floats, out) REF(Floats, sinks) REF(Step, step) REF(Words, q) REF(Pairs, d)           \
     UINT(n_heads) UINT(head_dim) UINT(ld_out) UINT(flags)
 
 /* ---- Tables of a step: written by the host (runtime/vulkan/tables.c), read by the shaders ------------------------------------------- */

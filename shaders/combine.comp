@@ -1,6 +1,7 @@
 /* Adds the partial sums of a tile's chunks in order and divides by the sum of the weights: the second half of attention in split mode.
  *
  * Specialisation constants: none. Workgroup: 64. Dispatch: (n_tiles, n_heads), n_tiles by an indirect count.
+ * With RN_COMBINE_QUANT the result is quantised too, which saves a product its prepare.comp.
  * An invocation has two dimensions of a row's head and goes through the chunks by itself; loads of several chunks are in flight at once. */
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -13,6 +14,11 @@ layout(local_size_x = 64) in;
 #define out result // a word of GLSL
 RN_ARGS(RN_ARGS_COMBINE);
 #undef out
+
+const float AMAX_MIN = 7.8886090522101181e-31; // 2^-100, see rn_quant_act
+
+shared float maxima[64];
+shared ivec2 codes[64];
 
 const uint AHEAD = 8; // chunks loaded before the first of them is added: hides the latency of 8 x 2 loads
 
@@ -39,18 +45,54 @@ vec2 sum_of_chunks(Tile tile, uint row, uint column, uint head, inout float m, i
     return o;
 }
 
+/* rn_quant_act of the group that 16 adjacent invocations have two dimensions of each; `at` is its number. As prepare.comp does it. */
+void quantise(bool used, vec2 y, uint at)
+{
+    const uint inv = gl_LocalInvocationIndex, first = inv & ~15u;
+    maxima[inv] = used ? max(abs(y.x), abs(y.y)) : 0.0;
+    barrier();
+    float amax = 0.0;
+    for (uint i = 0; i < 16; i++) {
+        amax = max(amax, maxima[first + i]);
+    }
+    precise float inverse = 127.0 / amax;
+    precise vec2 scaled = y * inverse;
+    const ivec2 q = amax < AMAX_MIN ? ivec2(0) : ivec2(roundEven(scaled));
+    codes[inv] = q;
+    barrier();
+    if (used && inv % 2 == 0) {
+        const ivec2 next = codes[inv + 1];
+        args.q.v[at * 8 + inv % 16 / 2] = uint(q.x & 255 | (q.y & 255) << 8 | (next.x & 255) << 16 | next.y << 24);
+    }
+    if (used && inv == first) {
+        int total = 0;
+        for (uint i = 0; i < 16; i++) {
+            total += codes[first + i].x + codes[first + i].y;
+        }
+        precise float d = amax < AMAX_MIN ? 0.0 : amax / 127.0;
+        precise float sum = float(total) * d;
+        args.d.v[at] = vec2(d, sum);
+    }
+    barrier(); // the next group writes the same places
+}
+
 void main()
 {
     const Tile tile = args.tiles.v[gl_WorkGroupID.x];
-    const uint head = gl_WorkGroupID.y, columns = args.head_dim / 2;
+    const uint head = gl_WorkGroupID.y, columns = args.head_dim / 2, n = tile.n_rows * columns;
     const bool sinks = (args.flags & RN_ATTEND_SINKS) != 0;
     Pairs to = Pairs(args.result);
-    for (uint i = gl_LocalInvocationIndex; i < tile.n_rows * columns; i += gl_WorkGroupSize.x) {
-        const uint row = i / columns, column = i % columns;
-        float m = 0.0, l = 0.0;
-        const vec2 o = sum_of_chunks(tile, row, column, head, m, l);
-        const float factor = rn_partial_end(m, l, sinks, sinks ? args.sinks.v[head] : 0.0);
-        precise vec2 value = o * factor;
-        to.v[((tile.row0 + row) * args.ld_out + head * args.head_dim) / 2 + column] = value;
+    for (uint base = 0; base < n; base += gl_WorkGroupSize.x) {
+        const uint i = base + gl_LocalInvocationIndex, row = i / columns, column = i % columns;
+        precise vec2 value = vec2(0.0);
+        if (i < n) {
+            float m = 0.0, l = 0.0;
+            const vec2 o = sum_of_chunks(tile, row, column, head, m, l);
+            value = o * rn_partial_end(m, l, sinks, sinks ? args.sinks.v[head] : 0.0);
+            to.v[((tile.row0 + row) * args.ld_out + head * args.head_dim) / 2 + column] = value;
+        }
+        if ((args.flags & RN_COMBINE_QUANT) != 0) {
+            quantise(i < n, value, ((tile.row0 + row) * args.ld_out + head * args.head_dim) / 32 + column / 16);
+        }
     }
 }

@@ -311,6 +311,21 @@ struct input { /* what a product reads once it is prepared */
     uint32_t res_q, res_floats;
 };
 
+/* Lets the combine kernel right before a product quantise what it makes, where only that product reads it. */
+static bool combine_quantises(struct planner *pl, const struct rn_op *op, const struct rn_op *norm)
+{
+    struct rn_vk *vk = pl->vk;
+    struct rn_vk_task *last = vk->n_tasks ? &vk->tasks[vk->n_tasks - 1] : NULL;
+    if (norm || !last || last->op != RN_VK_COMBINE || !(last->writes & RES(op->in)) || pl->p->head_dim % 32) {
+        return false;
+    }
+    last->writes |= RN_VK_RES_ACTS;
+    last->args.combine.q = vk->acts_q;
+    last->args.combine.d = vk->acts_d;
+    last->args.combine.flags |= RN_COMBINE_QUANT;
+    return true;
+}
+
 /* The dispatch in front of a product: the folded norm, what the types of the parts want. norm: NULL, or the operation. */
 static int add_prepare(struct planner *pl, const struct rn_op *op, const struct rn_op *norm, struct input *ret)
 {
@@ -335,6 +350,7 @@ static int add_prepare(struct planner *pl, const struct rn_op *op, const struct 
         .n_groups = vk->ld[from] / 32, .eps = norm ? norm->eps : 0};
     t.args.prepare.flags = (norm ? RN_PREPARE_NORM : 0) | (wants_q ? RN_PREPARE_QUANT : 0) | (writes_floats ? RN_PREPARE_FLOATS : 0) |
                            (wanted ? RN_PREPARE_WANTED : 0);
+    t.many_only = wants_q && !writes_floats && combine_quantises(pl, op, norm);
     return add(pl, &t);
 }
 

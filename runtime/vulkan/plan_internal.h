@@ -52,6 +52,7 @@ struct rn_vk_task {
     uint32_t type;               /* of the weights, or RN_VK_ANY_TYPE */
     uint32_t layer, group;       /* ROPE_KV, ATTEND, COMBINE */
     uint32_t reads, writes;      /* RN_VK_RES_* and 1 << value */
+    bool many_only;              /* not with split attention: its combine did this already */
     double bytes, macs;          /* for the costs: of the weights; per row */
     union rn_vk_args args;
 };

@@ -148,7 +148,7 @@ static int record_task(struct recorder *r, uint32_t index)
     const struct rn_vk_task *t = &vk->tasks[index];
     const uint32_t n_rows = r->rec->n_rows;
     const bool split = n_rows <= RN_VK_FEW_ROWS;
-    if (t->op == RN_VK_COMBINE && !split) {
+    if ((t->op == RN_VK_COMBINE && !split) || (t->many_only && split)) {
         return 0;
     }
     const struct rn_vk_kernel *k = rn_vk_task_kernel(vk, t, n_rows);

@@ -301,8 +301,7 @@ static int try_embed(struct rn_vk_try *t, uint32_t cols)
 
 /* ---- norm and quantisation ---------------------------------------------------------------------------------------------------------------------- */
 
-/* q and d of one row against its floats: half a step off at most, and the sum that goes with d. */
-static bool quantised_well(const float *y, const int8_t *q, const float *d, uint32_t n_groups)
+bool rn_vk_try_quantised(const float *y, const int8_t *q, const float *d, uint32_t n_groups)
 {
     for (uint32_t g = 0; g < n_groups; g++) {
         float amax = 0;
@@ -351,7 +350,7 @@ static int try_prepare(struct rn_vk_try *t, uint32_t width)
             want[c] = (double)x[row * ld + c] / sqrt(sum / width + 1e-5) * (double)norm[c];
         }
         same = rn_vk_try_same(out + row * ld, want, ld, 4 * t->kernel->tolerance) &&
-               quantised_well(out + row * ld, q + row * ld, d + row * ld / 16, ld / 32);
+               rn_vk_try_quantised(out + row * ld, q + row * ld, d + row * ld / 16, ld / 32);
     }
     rn_mem_free(want);
     return r < 0 ? r : same;

@@ -356,10 +356,20 @@ static int attend_mode(struct rn_vk_try *t, const struct rn_vk_kernel *attend, c
     const struct rn_args_attend *a = &r.args.attend;
     union rn_vk_args sum = {.combine = {.tiles = a->tiles, .partial = a->partial, .out = a->out, .step = a->step, .n_heads = p->n_heads,
                                         .head_dim = p->head_dim, .ld_out = ld}};
+    int8_t *q = rn_vk_try_take(t, ld, &sum.combine.q);
+    float *d = rn_vk_try_take(t, ld / 4, &sum.combine.d);
+    const bool quantises = split && p->head_dim % 32 == 0;
+    sum.combine.flags = quantises ? RN_COMBINE_QUANT : 0;
+    if (!q || !d) {
+        return rn_err_nomem(t->err, t->memory.bytes, "the self-test");
+    }
     const uint32_t groups[3] = {split ? 2 : 1, p->n_kv_heads, slices}, combine_groups[3] = {1, p->n_heads, 1};
     int ret = rn_vk_try_run(t, attend, &r.args, split ? 1 : RN_STEP_ROWS, groups);
     ret = ret < 0 || !split ? ret : rn_vk_try_run(t, combine, &sum, 1, combine_groups);
-    return ret < 0 ? ret : attend_right(&r, 4 * attend->tolerance);
+    if (ret < 0) {
+        return ret;
+    }
+    return attend_right(&r, 4 * attend->tolerance) && (!quantises || rn_vk_try_quantised(r.out, q, d, ld / 32));
 }
 
 int rn_vk_try_attend(struct rn_vk_try *t)

@@ -21,6 +21,8 @@ float rn_vk_try_random(struct rn_vk_try *t);
 int rn_vk_try_run(struct rn_vk_try *t, const struct rn_vk_kernel *k, const union rn_vk_args *args, uint32_t n_rows, const uint32_t *groups);
 /* True when all differences are within the tolerance times the largest |want|. */
 bool rn_vk_try_same(const float *got, const double *want, size_t n, float tolerance);
+/* True when q and d of a row (as prepare.comp makes them) fit its floats y: half a step off at most, and the sum that goes with d. */
+bool rn_vk_try_quantised(const float *y, const int8_t *q, const float *d, uint32_t n_groups);
 
 /* Tests: 1 passed, 0 failed, or an error of the device or memory. */
 int rn_vk_try_rope_kv(struct rn_vk_try *t);
