@@ -1,12 +1,12 @@
 /* The Vulkan backend: load, pages in device memory, and the table that the engine sees. */
 #include "runtime/vulkan/gpu.h"
-#include "runtime/vulkan/plan_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
+#include "runtime/vulkan/plan_internal.h"
 
 #define SUBMIT_BUDGET_MS 250
 

@@ -1,5 +1,5 @@
 /* The interpreter of the Vulkan backend: weights on the device, the program as a list of dispatches, command buffers of them that are
- * recorded once and replayed. Private to weights.c, plan.c, record.c, step.c, selftest.c, backend.c.
+ * recorded once and replayed. Private to weights.c, plan.c, buffers.c, record.c, step.c, selftest.c and backend.c.
  *
  * A pass is two recordings: the main part for a bucket of rows (1, 2, 4 … 256), and the part that makes logits for a bucket of wanted
  * rows (1 … 16), which more than 16 wanted rows run again. What differs between two passes of one bucket lies in the step buffer alone.
@@ -108,7 +108,7 @@ struct rn_vk {
     uint32_t n_weights;
     size_t weight_bytes;
     struct rn_vk_buffer vectors; /* norm weights and biases, floats */
-    /* plan.c */
+    /* plan.c, buffers.c */
     struct rn_vk_task *tasks;    /* the main part, then what makes logits */
     uint32_t n_tasks, cap_tasks, n_main;
     uint32_t *borders;           /* [n_borders] first task of each layer, ascending; borders[0] = 0 */
@@ -164,10 +164,16 @@ size_t rn_vk_vector_bytes(uint32_t n);
 /* Buffers of a pass, then the list of dispatches. */
 int rn_vk_plan(struct rn_vk *vk, struct rn_err *err);
 void rn_vk_plan_finish(struct rn_vk *vk);
+
+/* ---- buffers.c -------------------------------------------------------------------------------------------------------------------------- */
+
+int rn_vk_buffers_make_values(struct rn_vk *vk, struct rn_err *err);
+int rn_vk_buffers_make_tables(struct rn_vk *vk, struct rn_err *err); /* when the dispatches are known */
+void rn_vk_buffers_finish(struct rn_vk *vk);
 /* Makes the step's tables large enough for so many chunks per group, split: in a step of few rows. Recordings are dropped where buffers
  * change. -ENOMEM leaves what was there. */
-int rn_vk_plan_grow(struct rn_vk *vk, uint32_t n_chunks, bool split, struct rn_err *err);
-int rn_vk_plan_grow_partial(struct rn_vk *vk, uint32_t places, struct rn_err *err);
+int rn_vk_buffers_grow(struct rn_vk *vk, uint32_t n_chunks, bool split, struct rn_err *err);
+int rn_vk_buffers_grow_partial(struct rn_vk *vk, uint32_t places, struct rn_err *err);
 
 /* ---- record.c --------------------------------------------------------------------------------------------------------------------------- */
 

@@ -40,7 +40,7 @@ static int make_room(struct rn_vk *vk, const struct rn_step *step, bool split, s
         uint32_t n = rn_vk_tables_count(vk->program, g, step);
         most = n > most ? n : most;
     }
-    return rn_vk_plan_grow(vk, most, split, err);
+    return rn_vk_buffers_grow(vk, most, split, err);
 }
 
 /* What the attention of a group reads and multiplies. */
@@ -130,7 +130,7 @@ static int fill(struct rn_vk *vk, const struct rn_step *step, const struct rn_vk
         partials = n > partials ? n : partials;
     }
     fill_rows(vk, step);
-    return split ? rn_vk_plan_grow_partial(vk, partials, err) : 0;
+    return split ? rn_vk_buffers_grow_partial(vk, partials, err) : 0;
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------------------------------ */
