@@ -134,7 +134,7 @@ static int create_device(struct rn_vk_device *d, const struct rn_vk_probe *p, st
                                             .pNext = &v11,
                                             .bufferDeviceAddress = VK_TRUE,
                                             .timelineSemaphore = VK_TRUE,
-                                            .storageBuffer8BitAccess = coop || (p->features & RN_VK_STORAGE8),
+                                            .storageBuffer8BitAccess = (p->features & RN_VK_STORAGE8) != 0,
                                             .shaderInt8 = coop,
                                             .vulkanMemoryModel = coop};
     VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {

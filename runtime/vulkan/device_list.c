@@ -209,7 +209,7 @@ static void find_properties(struct rn_vk_probe *p, const struct extension_list *
 }
 
 #ifdef VK_KHR_cooperative_matrix
-/* The shape of int8 x int8 -> int32: 16 x 16 x 32 if there is, else the one with the longest k that divides a group of 32. */
+/* The shape of int8 x int8 -> int32 among those that matmat_coop.comp takes: 16 x 16 x 32 if there is, else the one with the longer k. */
 static bool find_coop_shape(struct rn_vk_probe *p, VkInstance instance)
 {
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get =
@@ -226,7 +226,8 @@ static bool find_coop_shape(struct rn_vk_probe *p, VkInstance instance)
         const VkCooperativeMatrixPropertiesKHR *s = &shapes[i];
         bool fits = s->AType == VK_COMPONENT_TYPE_SINT8_KHR && s->BType == VK_COMPONENT_TYPE_SINT8_KHR && s->CType == VK_COMPONENT_TYPE_SINT32_KHR &&
                     s->ResultType == VK_COMPONENT_TYPE_SINT32_KHR && s->scope == VK_SCOPE_SUBGROUP_KHR && !s->saturatingAccumulation &&
-                    s->KSize > 0 && 32 % s->KSize == 0;
+                    (s->MSize == 8 || s->MSize == 16 || s->MSize == 32) && (s->NSize == 8 || s->NSize == 16) &&
+                    (s->KSize == 8 || s->KSize == 16 || s->KSize == 32);
         bool square = s->MSize == 16 && s->NSize == 16;
         bool had_square = p->coop_m == 16 && p->coop_n == 16;
         if (fits && (square > had_square || (square == had_square && s->KSize > p->coop_k))) {
@@ -300,7 +301,7 @@ static void find_features(struct rn_vk_probe *p, VkInstance instance, const stru
     p->features = (c.dot.shaderIntegerDotProduct ? RN_VK_INTEGER_DOT : 0u) | (c.v12.storageBuffer8BitAccess ? RN_VK_STORAGE8 : 0u) |
                   ((operations & wanted) == wanted ? RN_VK_SUBGROUP : 0u);
 #ifdef VK_KHR_cooperative_matrix
-    if (c.coop.cooperativeMatrix && c.v12.shaderInt8 && c.v12.vulkanMemoryModel && c.v12.storageBuffer8BitAccess && find_coop_shape(p, instance)) {
+    if (c.coop.cooperativeMatrix && c.v12.shaderInt8 && c.v12.vulkanMemoryModel && p->size_control && find_coop_shape(p, instance)) {
         p->features |= RN_VK_COOPMAT;
     }
 #else

@@ -219,7 +219,7 @@ static int write_file(const struct rn_vk_device *d, const struct header *head, c
     return r;
 }
 
-/* The driver's data; NULL: none, or no memory. */
+/* The driver's data; NULL: none (some drivers have not even a header), or no memory. */
 static void *get_data(struct rn_vk_device *d, size_t *ret_bytes)
 {
     size_t bytes = 0;
@@ -228,7 +228,8 @@ static void *get_data(struct rn_vk_device *d, size_t *ret_bytes)
         return NULL;
     }
     void *data = rn_mem_alloc(1, bytes);
-    if (data && vkGetPipelineCacheData(d->device, d->pipeline_cache, &bytes, data) != VK_SUCCESS) {
+    result = data ? vkGetPipelineCacheData(d->device, d->pipeline_cache, &bytes, data) : VK_ERROR_OUT_OF_HOST_MEMORY;
+    if (result != VK_SUCCESS || bytes < sizeof(VkPipelineCacheHeaderVersionOne)) {
         rn_mem_free(data);
         return NULL;
     }

@@ -38,8 +38,31 @@ static void shape_matvec(struct rn_vk_shape *s, const struct rn_vk_device *d, co
     s->groups[0] = product_tiles(a, 16);
 }
 
-static void shape_matmat(struct rn_vk_shape *s, const struct rn_vk_device *d, const struct rn_args_product *a, uint32_t n_rows)
+void rn_vk_coop_specs(uint32_t ret[RN_VK_COOP_SPECS], const struct rn_vk_device *d, uint32_t tokens)
 {
+    const uint32_t specs[RN_VK_COOP_SPECS] = {tokens, 64 / d->coop_m * d->subgroup_size, d->subgroup_size, d->coop_m, d->coop_n, d->coop_k};
+    for (uint32_t i = 0; i < RN_VK_COOP_SPECS; i++) {
+        ret[i] = specs[i];
+    }
+}
+
+static void shape_matmat_coop(struct rn_vk_shape *s, const struct rn_vk_device *d, const struct rn_args_product *a, uint32_t n_rows)
+{
+    // Larger tiles read weights less often. Software gains nothing by that, and its compiler takes many times longer.
+    uint32_t tokens = n_rows <= 16 || d->is_cpu ? 16 : n_rows <= 32 ? 32 : 64;
+    rn_vk_coop_specs(s->specs, d, tokens);
+    s->n_specs = RN_VK_COOP_SPECS;
+    s->groups[0] = product_tiles(a, 64);
+    s->groups[1] = div_up(n_rows, tokens);
+}
+
+static void shape_matmat(struct rn_vk_shape *s, const struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct rn_args_product *a,
+                         uint32_t n_rows)
+{
+    if (k->needs & RN_VK_COOPMAT) {
+        shape_matmat_coop(s, d, a, n_rows);
+        return;
+    }
     uint32_t tokens = n_rows <= 16 ? 4 : 8;
     set_specs(s, tokens, 128, d->subgroup_size);
     s->groups[0] = product_tiles(a, 64);
@@ -76,7 +99,7 @@ void rn_vk_shape_of(struct rn_vk_shape *ret, const struct rn_vk_device *d, const
         shape_matvec(ret, d, k, &args->product, n_rows);
         break;
     case RN_VK_MATMAT:
-        shape_matmat(ret, d, &args->product, n_rows);
+        shape_matmat(ret, d, k, &args->product, n_rows);
         break;
     case RN_VK_ROPE_KV:
         ret->groups[0] = n_rows;

@@ -22,7 +22,7 @@ enum { /* optional features, each with a name that a mask may hide */
     RN_VK_INTEGER_DOT = 1, /* "integer-dot": shaderIntegerDotProduct, packed 4x8, accelerated or not */
     RN_VK_STORAGE8 = 2,    /* "storage8": 8-bit loads and stores from buffers */
     RN_VK_SUBGROUP = 4,    /* "subgroup": arithmetic and shuffle in compute, size known */
-    RN_VK_COOPMAT = 8,     /* "coopmat": VK_KHR_cooperative_matrix with int8 x int8 -> int32 of 16 x 16 x 32 (or what device.h says) */
+    RN_VK_COOPMAT = 8,     /* "coopmat": VK_KHR_cooperative_matrix with int8 x int8 -> int32 of coop_m x coop_n x coop_k, full subgroups */
 };
 
 enum rn_vk_place {
@@ -132,6 +132,9 @@ void rn_vk_kernel_disable(struct rn_vk_device *d, const struct rn_vk_kernel *k);
 /* A compute pipeline with these specialisation constants (ids 0, 1, …); made once, kept with the device. All share one layout: 128 bytes of
  * push constants, no descriptors. */
 int rn_vk_pipeline(VkPipeline *ret, struct rn_vk_device *d, const struct rn_vk_kernel *k, const uint32_t *specs, uint32_t n_specs, struct rn_err *err);
+/* The constants of matmat_coop.comp for tiles of 16, 32 or 64 tokens. */
+#define RN_VK_COOP_SPECS 6
+void rn_vk_coop_specs(uint32_t ret[RN_VK_COOP_SPECS], const struct rn_vk_device *d, uint32_t tokens);
 VkPipelineLayout rn_vk_layout(const struct rn_vk_device *d);
 void rn_vk_pipelines_destroy(struct rn_vk_device *d); /* the device's objects */
 void rn_vk_pipelines_forget(struct rn_vk_device *d);  /* the host's memory of them */

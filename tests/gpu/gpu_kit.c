@@ -52,3 +52,10 @@ struct rn_vk_device *gpu_kit_open(const char *mask, const char *cache_dir)
     }
     return d;
 }
+
+bool gpu_kit_keeps_pipelines(struct rn_vk_device *d)
+{
+    uint8_t bytes[4096]; // more than the cache of a new device has
+    size_t n = sizeof bytes;
+    return vkGetPipelineCacheData(d->device, d->pipeline_cache, &n, bytes) >= 0 && n >= sizeof(VkPipelineCacheHeaderVersionOne);
+}

@@ -8,3 +8,6 @@ const char *gpu_kit_selector(void);
 
 /* Opens it; skips the test (cmocka) where there is none, fails it when it does not open. mask, cache_dir: may be NULL. */
 struct rn_vk_device *gpu_kit_open(const char *mask, const char *cache_dir);
+
+/* Does its driver give pipelines away for a cache on disk? (Mesa 26.2's llvmpipe gives the first 20 bytes of a header of 32.) */
+bool gpu_kit_keeps_pipelines(struct rn_vk_device *d);

@@ -84,7 +84,12 @@ static void dispatch(struct bench *b, VkCommandBuffer commands, const struct rn_
 {
     const struct shape *shape = &b->m->shapes[s];
     const bool matvec = k->op == RN_VK_MATVEC;
-    const uint32_t specs[] = {matvec ? n_rows : 8, matvec ? 8 * slices : 128, b->d->subgroup_size}, tile = matvec ? 16 : 64;
+    const bool coop = k->needs & RN_VK_COOPMAT;
+    const uint32_t tile = matvec ? 16 : 64, tokens = !coop ? 32 : b->d->is_cpu ? 16 : 64;
+    uint32_t specs[RN_VK_MAX_SPECS] = {matvec ? n_rows : 8, matvec ? 8 * slices : 128, b->d->subgroup_size};
+    if (coop) {
+        rn_vk_coop_specs(specs, b->d, tokens);
+    }
     struct rn_args_product a = {.q = b->q.address, .d = b->x.address, .step = b->step.address, .w0 = b->w[s][0].address,
                                 .w1 = b->w[s][1].address, .w2 = b->w[s][2].address, .out0 = b->out[0].address, .out1 = b->out[1].address,
                                 .out2 = b->out[2].address, .rows0 = shape->rows[0], .rows1 = shape->rows[1], .rows2 = shape->rows[2],
@@ -92,14 +97,14 @@ static void dispatch(struct bench *b, VkCommandBuffer commands, const struct rn_
     a.ld0 = a.rows0, a.ld1 = a.rows1, a.ld2 = a.rows2;
     struct rn_err err = {0};
     VkPipeline pipeline;
-    if (rn_vk_pipeline(&pipeline, b->d, k, specs, 3, &err) != 0) {
+    if (rn_vk_pipeline(&pipeline, b->d, k, specs, coop ? RN_VK_COOP_SPECS : 3, &err) != 0) {
         fail_msg("%s", err.text);
     }
     vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     vkCmdPushConstants(commands, rn_vk_layout(b->d), VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof a, &a);
     const bool gated = shape->flags & RN_PRODUCT_GATED;
     uint32_t n = (a.rows0 + tile - 1) / tile + (gated ? 0 : (a.rows1 + tile - 1) / tile + (a.rows2 + tile - 1) / tile);
-    vkCmdDispatch(commands, n, matvec ? 1 : (n_rows + 31) / 32, 1);
+    vkCmdDispatch(commands, n, matvec ? 1 : (n_rows + tokens - 1) / tokens, 1);
     const VkMemoryBarrier wait = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
                                   .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
     vkCmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &wait, 0, NULL, 0, NULL);

@@ -285,7 +285,8 @@ static void settle(struct product *p, const char *what, const float *got, uint32
     p->n_settled = n > p->n_settled ? n : p->n_settled;
 }
 
-/* Runs the product with one row of the table for n tokens and compares. knob: slices of a mat-vec, tokens of a mat-mat's invocation. */
+/* Runs the product with one row of the table for n tokens and compares. knob: slices of a mat-vec, a quarter of the
+ * tokens of a mat-mat's tile. */
 static void product_check(struct product *p, struct rn_vk_device *d, const struct rn_vk_kernel *k, uint32_t n, uint32_t bucket, uint32_t knob)
 {
     struct rn_vk_step head = {.n_rows = p->flags & RN_PRODUCT_WANTED ? 999 : n, .n_wanted = p->flags & RN_PRODUCT_WANTED ? n : 999};
@@ -297,6 +298,12 @@ static void product_check(struct product *p, struct rn_vk_device *d, const struc
     if (k->op == RN_VK_MATMAT) {
         how = (struct kit_dispatch){.specs = {knob, 128, d->subgroup_size}, .n_specs = 3,
                                     .groups = {tiles(p, 64), (bucket + 4 * knob - 1) / (4 * knob), 1}};
+    }
+    if (k->needs & RN_VK_COOPMAT) { // one product wide, or as wide as a GPU's
+        const uint32_t tokens = knob <= 4 ? 16 : 4 * d->coop_n;
+        rn_vk_coop_specs(how.specs, d, tokens);
+        how.n_specs = RN_VK_COOP_SPECS;
+        how.groups[1] = (bucket + tokens - 1) / tokens;
     }
     const struct rn_args_product args = product_args(p, out, &step);
     kit_run(d, k, &how, &args);

@@ -23,6 +23,7 @@ void kit_run(struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct 
 /* Whether its fma() is a product and a sum, as Vulkan allows: a reference has to do so too. */
 bool kit_fma_rounds_twice(struct rn_vk_device *d);
 
-/* Fails when the bits of `got` and `want` differ, and prints where and by how much. A device that is not the reference machine's software
- * one may differ by the kernel's tolerance (RUNNEL_TEST_GPU names it): relative to the largest |want|. */
+/* Fails when the bits of `got` and `want` differ (a zero may stand for a subnormal number, which Vulkan lets a device flush), and prints
+ * where and by how much. A device that is not the reference machine's software one may differ by the kernel's tolerance (RUNNEL_TEST_GPU
+ * names it): relative to the largest |want|. */
 void kit_compare(const char *what, const struct rn_vk_kernel *k, const float *got, const float *want, size_t n);
