@@ -333,10 +333,12 @@ static json_t *to_json(const struct bench *b, const struct result *results, size
                                                rounded(x->host.ns / steps / 1e3)));
         }
     }
-    json_t *v = json_pack("{s:s, s:s, s:I, s:s, s:o, s:f, s:f, s:o}", "model", b->info->model_id, "device",
-                          b->info->device, "threads", (json_int_t)b->info->n_threads,
+    json_t *v = json_pack("{s:s, s:I, s:s, s:o, s:f, s:f, s:o}", "model", b->info->model_id, "threads", (json_int_t)b->info->n_threads,
                           "kv", b->info->kv, "rows", rows, "read_gb_per_s", rounded(b->read_gb_per_s), "int8_tops", rounded(b->int8_tops),
                           "results", list);
+    if (!b->info->on_cpu) {
+        r |= json_object_set_new(v, "device", json_string(b->info->device));
+    }
     if (r != 0) {
         json_decref(v);
         return NULL;

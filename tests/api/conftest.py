@@ -107,3 +107,4 @@ def pytest_sessionfinish():
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: more than a few seconds')
     config.addinivalue_line('markers', 'timing: measures time or memory, which sanitizers change')
+    config.addinivalue_line('markers', 'gpu: loads a graphics driver')

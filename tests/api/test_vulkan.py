@@ -20,6 +20,8 @@ from daemon_kit import Wire, get, said
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / 'gpu'))
 import random_gguf  # noqa: E402
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture(scope='module')
 def device():
@@ -208,6 +210,7 @@ def test_a_second_loss_is_a_typed_error_and_the_process_stays(tmp_path, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not SLOW, reason='takes a minute: RUNNEL_SLOW=1 (test_session_loss has it with a short one)')
 def test_the_device_comes_back_after_a_minute(tmp_path, monkeypatch, shim, device, tiny, expected):
     d = Faulty(monkeypatch, shim, '', tiny, tmp_path / 'state', device)
     with Wire(d) as wire:
