@@ -30,8 +30,8 @@ struct rn_device {
 
 /* Does the text name a device at all? 0; -EINVAL. NULL is "cpu". */
 int rn_device_parse(const char *device, struct rn_err *err);
-/* skip: bits of devices (by index) that "auto" shall not take. 0; -EINVAL: the text names no device; -ENODEV: it is not there or not usable (with the reasons); -ENOTSUP: this build or this machine
- * has no Vulkan. "auto" always finds one: the CPU, if no GPU can be used. */
+/* skip: bits of devices (by index) that "auto" shall not take. 0; -EINVAL: the text names no device; -ENODEV: it is not there or not usable
+ * (with the reasons); -ENOTSUP: this build or this machine has no Vulkan. "auto" always finds one: the CPU, if no GPU can be used. */
 int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_mask, uint64_t skip, struct rn_err *err);
 /* After "auto" chose a GPU and it could not be used, or should not: the CPU, and why (told). */
 void rn_device_take_cpu(struct rn_device *d, const char *why);
