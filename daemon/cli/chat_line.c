@@ -104,6 +104,7 @@ void rn_line_destroy(struct rn_line *l)
 int rn_line_read(struct rn_line *l, struct rn_buf *ret)
 {
     int n = 0;
+    el_set(l->editor, EL_PREP_TERM, 1); // before the prompt: what is typed at once would be shown twice, by the terminal and by the editor
     const char *line = el_gets(l->editor, &n);
     if (*l->interrupted) {
         el_reset(l->editor);
