@@ -114,7 +114,7 @@ int rn_jinja_replace(struct rn_jinja_run *run, const struct rn_jinja_value *s, c
             }
             search = pos + rn_jinja_char_len(s->u.s.data + pos, s->u.s.len - pos);
         }
-        r = r < 0 ? r : rn_jinja_step(run, 1);
+        r = r < 0 ? r : rn_jinja_step(run, 4); // a search and two copies
     }
     struct rn_jinja_value rest = rn_jinja_part(s, pos, s->u.s.len);
     r = r < 0 ? r : rn_jinja_put_value(run, &k, &rest);
