@@ -313,7 +313,7 @@ void rn_engine_destroy(struct rn_engine *e)
 
 /* ---- after a loss --------------------------------------------------------------------------------------------------------------------- */
 
-/* The results after a rebuild must be those of before: same weights, device, driver and kernels. */
+/* The results after a rebuild must be those of before: same weights, device and kernels. (A driver is not replaced under a running process.) */
 static int check_same(const struct rn_engine *e, const struct rn_gguf *g, struct rn_err *err)
 {
     size_t n = 0;
@@ -323,7 +323,7 @@ static int check_same(const struct rn_engine *e, const struct rn_gguf *g, struct
         same = strcmp(choice[i].op, e->kernels[i].op) == 0 && strcmp(choice[i].row, e->kernels[i].row) == 0;
     }
     if (!same) {
-        return rn_err_set(err, -ESTALE, "the device, its driver or the kernels that pass its test are not those of before: restart");
+        return rn_err_set(err, -ESTALE, "the device or the kernels that pass its test are not those of before: restart");
     }
     return rn_weights_fingerprint(g) == e->info.model_fingerprint ? 0 : rn_err_set(err, -ESTALE, "the file's contents have changed: restart");
 }

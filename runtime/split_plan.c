@@ -16,17 +16,12 @@
 #define LOGITS_ROWS 16u
 #define RESERVE (64ull << 20)   // pipelines, staging, tables, what the driver keeps for itself
 
-static bool has_weights(const struct rn_op *op)
-{
-    return op->kind == RN_OP_EMBED || op->kind == RN_OP_MATMUL || op->kind == RN_OP_GATED || op->kind == RN_OP_LOGITS;
-}
-
 static uint64_t op_bytes(const struct rn_op *op)
 {
     uint64_t bytes = 0;
     for (uint32_t k = 0; k < op->n_parts; k++) {
         const struct rn_tensor *w = op->parts[k].weight;
-        bytes += has_weights(op) ? rn_repack_bytes(w->type, w->cols, w->rows) : w->cols * sizeof(float);
+        bytes += rn_op_has_matrices(op->kind) ? rn_repack_bytes(w->type, w->cols, w->rows) : w->cols * sizeof(float);
         bytes += op->parts[k].bias ? op->parts[k].bias->cols * sizeof(float) : 0;
     }
     return bytes;

@@ -18,11 +18,6 @@ static size_t pad16(size_t n)
 
 /* ---- weights ------------------------------------------------------------------------------------------------------------------------- */
 
-static bool is_matrix_op(enum rn_op_kind kind)
-{
-    return kind == RN_OP_EMBED || kind == RN_OP_MATMUL || kind == RN_OP_GATED || kind == RN_OP_LOGITS;
-}
-
 static struct rn_cpu_weight *find_weight(struct rn_cpu *c, const struct rn_tensor *src)
 {
     for (uint32_t i = 0; i < c->n_weights; i++) {
@@ -68,7 +63,7 @@ static int add_weights(struct rn_cpu *c, struct rn_err *err)
     }
     for (uint32_t i = 0; i < c->program->n_ops; i++) {
         const struct rn_op *op = &c->program->ops[i];
-        for (uint32_t k = 0; is_matrix_op(op->kind) && k < op->n_parts; k++) {
+        for (uint32_t k = 0; rn_op_has_matrices(op->kind) && k < op->n_parts; k++) {
             int r = add_weight(c, op->parts[k].weight, err);
             if (r < 0) {
                 return r;
@@ -113,7 +108,7 @@ static int add_vectors(struct rn_cpu *c, struct rn_err *err)
     for (uint32_t i = 0; i < c->program->n_ops; i++) {
         const struct rn_op *op = &c->program->ops[i];
         for (uint32_t k = 0; k < op->n_parts; k++) {
-            n += is_matrix_op(op->kind) ? 0 : op->parts[k].weight->cols;
+            n += rn_op_has_matrices(op->kind) ? 0 : op->parts[k].weight->cols;
             n += op->parts[k].bias ? op->parts[k].bias->cols : 0;
         }
     }
@@ -131,34 +126,6 @@ static const float *take_vector(const struct rn_tensor *t, float **next)
 }
 
 /* ---- plan ---------------------------------------------------------------------------------------------------------------------------- */
-
-static bool reads(const struct rn_op *op, enum rn_value v)
-{
-    return op->kind != RN_OP_EMBED && op->kind != RN_OP_ROPE_KV && op->in == v;
-}
-
-/* A norm whose result only the next operation, a product, reads before it is written again can be folded into that product. */
-static bool folds(const struct rn_program *p, uint32_t i)
-{
-    const struct rn_op *norm = &p->ops[i];
-    if (norm->kind != RN_OP_NORM || norm->accumulate || norm->in == norm->out || i + 1 == p->n_ops) {
-        return false;
-    }
-    const struct rn_op *next = &p->ops[i + 1];
-    bool product = next->kind == RN_OP_MATMUL || next->kind == RN_OP_GATED || next->kind == RN_OP_LOGITS;
-    if (!product || next->in != norm->out) {
-        return false;
-    }
-    for (uint32_t k = i + 2; k < p->n_ops; k++) {
-        if (reads(&p->ops[k], norm->out)) {
-            return false;
-        }
-        if (p->ops[k].kind == RN_OP_NORM && p->ops[k].out == norm->out) {
-            return true;
-        }
-    }
-    return true;
-}
 
 static void bind_part(struct rn_cpu *c, struct rn_cpu_step_op *to, uint32_t k, const struct rn_part *part, float **next)
 {
@@ -179,7 +146,7 @@ static int plan_ops(struct rn_cpu *c, struct rn_err *err)
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct rn_op *op = &p->ops[i];
         struct rn_cpu_step_op *to = &c->step_ops[c->n_step_ops++];
-        if (folds(p, i)) {
+        if (rn_program_norm_folds(p, i)) {
             to->norm = take_vector(op->parts[0].weight, &next);
             to->norm_in = op->in;
             to->eps = op->eps;
@@ -192,7 +159,7 @@ static int plan_ops(struct rn_cpu *c, struct rn_err *err)
         to->scale = op->scale;
         to->act = op->act;
         to->accumulate = op->accumulate;
-        to->n_parts = is_matrix_op(op->kind) ? op->n_parts : 0;
+        to->n_parts = rn_op_has_matrices(op->kind) ? op->n_parts : 0;
         for (uint32_t k = 0; k < to->n_parts; k++) {
             bind_part(c, to, k, &op->parts[k], &next);
         }

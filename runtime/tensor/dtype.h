@@ -34,6 +34,12 @@ struct rn_dtype_info {
 /* NULL: no such type number was ever given out (a row without dequant is a known type that we cannot load). */
 const struct rn_dtype_info *rn_dtype_find(uint32_t id);
 
+/* F32, F16, BF16: weights that meet activations unquantised. */
+static inline bool rn_dtype_is_float(uint32_t id)
+{
+    return id == RN_DTYPE_F32 || id == RN_DTYPE_F16 || id == RN_DTYPE_BF16;
+}
+
 /* IEEE 754 half precision. from: exact. to: round to nearest even, overflow to infinity, NaN stays NaN. */
 float rn_f16_to_f32(uint16_t h);
 uint16_t rn_f32_to_f16(float f);

@@ -275,3 +275,35 @@ int rn_program_check(const struct rn_program *p, struct rn_err *err)
     }
     return e;
 }
+
+bool rn_op_has_matrices(enum rn_op_kind kind)
+{
+    return kind == RN_OP_EMBED || kind == RN_OP_MATMUL || kind == RN_OP_GATED || kind == RN_OP_LOGITS;
+}
+
+static bool reads(const struct rn_op *op, enum rn_value v)
+{
+    return op->kind != RN_OP_EMBED && op->kind != RN_OP_ROPE_KV && op->in == v;
+}
+
+bool rn_program_norm_folds(const struct rn_program *p, uint32_t i)
+{
+    const struct rn_op *norm = &p->ops[i];
+    if (norm->kind != RN_OP_NORM || norm->accumulate || norm->in == norm->out || i + 1 == p->n_ops) {
+        return false;
+    }
+    const struct rn_op *next = &p->ops[i + 1];
+    bool is_product = rn_op_has_matrices(next->kind) && next->kind != RN_OP_EMBED;
+    if (!is_product || next->in != norm->out) {
+        return false;
+    }
+    for (uint32_t k = i + 2; k < p->n_ops; k++) {
+        if (reads(&p->ops[k], norm->out)) {
+            return false;
+        }
+        if (p->ops[k].kind == RN_OP_NORM && p->ops[k].out == norm->out) {
+            return true;
+        }
+    }
+    return true;
+}

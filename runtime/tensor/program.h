@@ -101,3 +101,8 @@ int rn_program_add(struct rn_program *p, const struct rn_op *op, struct rn_err *
 /* Checks that every operation's shapes agree (weights against widths, heads against widths). Returns 0 or -EINVAL naming the
  * tensor, its shape and the expected one. */
 int rn_program_check(const struct rn_program *p, struct rn_err *err);
+
+/* Are the weights of its parts matrices (else vectors)? */
+bool rn_op_has_matrices(enum rn_op_kind kind);
+/* Can operation i, a norm, be folded into the product behind it? Then only that one reads its result before it is written again. */
+bool rn_program_norm_folds(const struct rn_program *p, uint32_t i);

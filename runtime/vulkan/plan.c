@@ -42,43 +42,6 @@ static VkDeviceAddress take_vector(struct planner *pl, const struct rn_tensor *v
     return at;
 }
 
-static bool is_float(uint32_t type)
-{
-    return type == RN_DTYPE_F32 || type == RN_DTYPE_F16 || type == RN_DTYPE_BF16;
-}
-
-static bool reads(const struct rn_op *op, enum rn_value v)
-{
-    return op->kind != RN_OP_EMBED && op->kind != RN_OP_ROPE_KV && op->in == v;
-}
-
-static bool is_product(enum rn_op_kind kind)
-{
-    return kind == RN_OP_MATMUL || kind == RN_OP_GATED || kind == RN_OP_LOGITS;
-}
-
-/* A norm whose result only the next operation, a product, reads before it is written again can be folded into that product. */
-static bool folds(const struct rn_program *p, uint32_t i)
-{
-    const struct rn_op *norm = &p->ops[i];
-    if (norm->kind != RN_OP_NORM || norm->accumulate || norm->in == norm->out || i + 1 == p->n_ops) {
-        return false;
-    }
-    const struct rn_op *next = &p->ops[i + 1];
-    if (!is_product(next->kind) || next->in != norm->out) {
-        return false;
-    }
-    for (uint32_t k = i + 2; k < p->n_ops; k++) {
-        if (reads(&p->ops[k], norm->out)) {
-            return false;
-        }
-        if (p->ops[k].kind == RN_OP_NORM && p->ops[k].out == norm->out) {
-            return true;
-        }
-    }
-    return true;
-}
-
 static int add_embed(struct planner *pl, const struct rn_op *op)
 {
     const struct rn_vk_weight *w = rn_vk_weight_find(pl->vk, op->parts[0].weight);
@@ -128,7 +91,7 @@ static int add_prepare(struct planner *pl, const struct rn_op *op, const struct 
     struct rn_vk *vk = pl->vk;
     bool wants_q = false, wants_floats = false;
     for (uint32_t k = 0; k < op->n_parts; k++) {
-        bool f = is_float(op->parts[k].weight->type);
+        bool f = rn_dtype_is_float(op->parts[k].weight->type);
         wants_floats |= f;
         wants_q |= !f;
     }
@@ -169,7 +132,7 @@ static void set_part(struct rn_vk_task *t, uint32_t k, const struct rn_vk_weight
 
 static struct rn_vk_task product_task(const struct planner *pl, const struct rn_op *op, uint32_t type, const struct input *in)
 {
-    bool f = is_float(type);
+    bool f = rn_dtype_is_float(type);
     struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_MATVEC, .type = type, .reads = f ? in->res_floats : in->res_q};
     const uint32_t cols = op->parts[0].weight->cols;
     t.args.product = (struct rn_args_product){.q = f ? in->floats : in->q, .d = f ? 0 : pl->vk->acts_d, .n_groups = (cols + 31) / 32};
@@ -337,7 +300,7 @@ static int plan_tasks(struct rn_vk *vk, struct rn_err *err)
     struct planner pl = {.vk = vk, .p = vk->program, .next_vector = vk->vectors.address, .err = err};
     for (uint32_t i = 0; i < vk->program->n_ops; i++) {
         const struct rn_op *op = &vk->program->ops[i];
-        const struct rn_op *norm = folds(vk->program, i) ? op : NULL;
+        const struct rn_op *norm = rn_program_norm_folds(vk->program, i) ? op : NULL;
         op = norm ? &vk->program->ops[++i] : op;
         if (op->kind == RN_OP_LOGITS) {
             vk->n_main = vk->n_tasks;

@@ -155,7 +155,6 @@ int rn_vk_weights_load(struct rn_vk *vk, const struct rn_backend_params *params,
 int rn_vk_vectors_load(struct rn_vk *vk, struct rn_err *err);
 void rn_vk_weights_finish(struct rn_vk *vk);
 const struct rn_vk_weight *rn_vk_weight_find(const struct rn_vk *vk, const struct rn_tensor *src);
-bool rn_vk_is_matrix_op(enum rn_op_kind kind);
 /* Bytes that a vector of n floats takes in `vectors`. */
 size_t rn_vk_vector_bytes(uint32_t n);
 

@@ -163,11 +163,6 @@ static int matrix_init(struct matrix *m, struct rn_vk_try *t, uint32_t type, uin
 
 /* ---- products -------------------------------------------------------------------------------------------------------------------------------- */
 
-static bool is_float(uint32_t type)
-{
-    return type == RN_DTYPE_F32 || type == RN_DTYPE_F16 || type == RN_DTYPE_BF16;
-}
-
 struct product {
     uint32_t cols, n_tokens;
     struct matrix m;
@@ -205,7 +200,7 @@ static void fill_token(struct rn_vk_try *t, struct product *p, uint32_t token, i
 static int product_init(struct rn_vk_try *t, struct product *p)
 {
     struct rn_args_product *a = &p->args.product;
-    const bool f = is_float(t->kernel->type);
+    const bool f = rn_dtype_is_float(t->kernel->type);
     int r = matrix_init(&p->m, t, t->kernel->type, p->cols);
     p->ld = (ROWS + 31) / 32 * 32;
     *a = (struct rn_args_product){.w0 = p->m.address, .rows0 = ROWS, .ld0 = p->ld, .n_groups = (p->cols + 31) / 32, .flags = RN_PRODUCT_BIAS0};
@@ -437,7 +432,7 @@ static int settle_all(struct rn_vk_try *t)
     int r = 0;
     for (uint32_t i = 0; i < p->n_ops && r == 0; i++) {
         const struct rn_op *op = &p->ops[i];
-        for (uint32_t k = 0; rn_vk_is_matrix_op(op->kind) && k < op->n_parts && r == 0; k++) {
+        for (uint32_t k = 0; rn_op_has_matrices(op->kind) && k < op->n_parts && r == 0; k++) {
             r = settle_part(t, &u, op, op->parts[k].weight);
         }
         if (op->kind == RN_OP_ATTENTION && r == 0) {

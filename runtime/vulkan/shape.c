@@ -9,17 +9,11 @@ static uint32_t div_up(uint32_t n, uint32_t by)
     return (n + by - 1) / by;
 }
 
-static bool is_float(uint32_t type)
-{
-    return type == RN_DTYPE_F32 || type == RN_DTYPE_F16 || type == RN_DTYPE_BF16;
-}
-
-static void set_specs(struct rn_vk_shape *s, uint32_t a, uint32_t b, uint32_t c)
+static void set_specs(struct rn_vk_shape *s, uint32_t a, uint32_t b)
 {
     s->specs[0] = a;
     s->specs[1] = b;
-    s->specs[2] = c;
-    s->n_specs = 3;
+    s->n_specs = 2;
 }
 
 /* Tiles of `rows` matrix rows over all parts. */
@@ -32,9 +26,9 @@ static uint32_t product_tiles(const struct rn_args_product *a, uint32_t rows)
 static void shape_matvec(struct rn_vk_shape *s, const struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct rn_args_product *a,
                          uint32_t n_rows)
 {
-    uint32_t segments = is_float(k->type) ? a->n_groups : div_up(a->n_groups, 4);
+    uint32_t segments = rn_dtype_is_float(k->type) ? a->n_groups : div_up(a->n_groups, 4);
     uint32_t slices = d->is_cpu ? 1 : segments < MATVEC_SLICES ? segments : MATVEC_SLICES;
-    set_specs(s, n_rows, MATVEC_PAIRS * slices, d->subgroup_size);
+    set_specs(s, n_rows, MATVEC_PAIRS * slices);
     s->groups[0] = product_tiles(a, 16);
 }
 
@@ -64,7 +58,7 @@ static void shape_matmat(struct rn_vk_shape *s, const struct rn_vk_device *d, co
         return;
     }
     uint32_t tokens = n_rows <= 16 ? 4 : 8;
-    set_specs(s, tokens, 128, d->subgroup_size);
+    set_specs(s, tokens, 128);
     s->groups[0] = product_tiles(a, 64);
     s->groups[1] = div_up(n_rows, 4 * tokens);
 }
@@ -86,12 +80,12 @@ void rn_vk_shape_of(struct rn_vk_shape *ret, const struct rn_vk_device *d, const
     *ret = (struct rn_vk_shape){.groups = {1, 1, 1}};
     switch (k->op) {
     case RN_VK_EMBED:
-        set_specs(ret, 0, 32, d->subgroup_size);
+        set_specs(ret, 0, 32);
         ret->groups[0] = div_up(div_up(args->embed.cols, 32), 32);
         ret->groups[1] = n_rows;
         break;
     case RN_VK_PREPARE:
-        set_specs(ret, 0, 256, d->subgroup_size);
+        set_specs(ret, 0, 256);
         ret->groups[0] = n_rows;
         ret->groups[1] = prepare_shares(d, &args->prepare, n_rows);
         break;

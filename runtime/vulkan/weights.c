@@ -17,11 +17,6 @@
 #define MATRIX_ALIGN 256
 #define MAX_THREADS 8
 
-bool rn_vk_is_matrix_op(enum rn_op_kind kind)
-{
-    return kind == RN_OP_EMBED || kind == RN_OP_MATMUL || kind == RN_OP_GATED || kind == RN_OP_LOGITS;
-}
-
 const struct rn_vk_weight *rn_vk_weight_find(const struct rn_vk *vk, const struct rn_tensor *src)
 {
     for (uint32_t i = 0; i < vk->n_weights; i++) {
@@ -73,7 +68,7 @@ static int place_all(struct rn_vk *vk, struct rn_err *err)
     size_t used = 0;
     for (uint32_t i = 0; i < vk->program->n_ops; i++) {
         const struct rn_op *op = &vk->program->ops[i];
-        for (uint32_t k = 0; rn_vk_is_matrix_op(op->kind) && k < op->n_parts; k++) {
+        for (uint32_t k = 0; rn_op_has_matrices(op->kind) && k < op->n_parts; k++) {
             int r = add_weight(vk, op->parts[k].weight, &used, err);
             if (r < 0) {
                 return r;
@@ -205,7 +200,7 @@ static size_t each_vector(const struct rn_program *p, uint8_t *to)
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct rn_op *op = &p->ops[i];
         for (uint32_t k = 0; k < op->n_parts; k++) {
-            const struct rn_tensor *v = rn_vk_is_matrix_op(op->kind) ? op->parts[k].bias : op->parts[k].weight;
+            const struct rn_tensor *v = rn_op_has_matrices(op->kind) ? op->parts[k].bias : op->parts[k].weight;
             const struct rn_dtype_info *type = v ? rn_dtype_find(v->type) : NULL;
             if (v && to) {
                 type->dequant(v->data, (float *)(void *)(to + at), v->cols / type->block_len);
