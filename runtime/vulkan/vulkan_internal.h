@@ -18,10 +18,12 @@ struct rn_err;
 
 /* ---- device.c: instance, choice, features, queue, submission ---------------------------------------------------------------------------- */
 
-enum { /* optional features, each with a name that a mask may hide */
+/* Optional features, each with a name that a mask may hide. No kernel needs storage8 or subgroup, which consumer GPUs may lack: they are
+ * here so that the tests can take them away, as such a GPU would, and see that nothing is missed. */
+enum {
     RN_VK_INTEGER_DOT = 1, /* "integer-dot": shaderIntegerDotProduct, packed 4x8, accelerated or not */
-    RN_VK_STORAGE8 = 2,    /* "storage8": 8-bit loads and stores from buffers. No kernel needs it: masking it must change nothing */
-    RN_VK_SUBGROUP = 4,    /* "subgroup": arithmetic and shuffle in compute, size known. Likewise */
+    RN_VK_STORAGE8 = 2,    /* "storage8": 8-bit loads and stores from buffers */
+    RN_VK_SUBGROUP = 4,    /* "subgroup": arithmetic and shuffle in compute, size known */
     RN_VK_COOPMAT = 8,     /* "coopmat": VK_KHR_cooperative_matrix with int8 x int8 -> int32 of coop_m x coop_n x coop_k, full subgroups */
 };
 
