@@ -20,16 +20,11 @@
 /* Raised whenever a change alters any bit of a result: part of the fingerprint and of a stored page's identity. */
 #define NUMERICS_VERSION 1
 
-static const struct {
-    const char *name;
-    enum rn_kv_type type;
-} kv_types[] = {{"f16", RN_KV_F16}, {"q8_0", RN_KV_Q8_0}};
-
 static int find_kv(const char *name, enum rn_kv_type *ret, struct rn_err *err)
 {
-    for (size_t i = 0; i < sizeof kv_types / sizeof kv_types[0]; i++) {
-        if (strcmp(kv_types[i].name, name) == 0) {
-            *ret = kv_types[i].type;
+    for (int type = 0; type < RN_KV_COUNT; type++) {
+        if (strcmp(rn_kv_name((enum rn_kv_type)type), name) == 0) {
+            *ret = (enum rn_kv_type)type;
             return 0;
         }
     }
@@ -106,7 +101,7 @@ static int copy_kernels(struct rn_engine *e, size_t *ret_n, struct rn_err *err)
 
 static int fill_info(struct rn_engine *e, const struct rn_gguf *g, const struct rn_hparams *hp, struct rn_err *err)
 {
-    const char *kv = e->kv == RN_KV_F16 ? "f16" : "q8_0";
+    const char *kv = rn_kv_name(e->kv);
     size_t n = 0;
     int r = copy_kernels(e, &n, err);
     if (r < 0) {

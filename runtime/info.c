@@ -11,11 +11,11 @@
 #include "runtime/arch.h"
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
-#include "runtime/cpu/kernels.h"
 #include "runtime/model/gguf.h"
 #include "runtime/model/hparams.h"
 #include "runtime/tensor/backend.h"
 #include "runtime/tensor/dtype.h"
+#include "runtime/tensor/kv.h"
 #include "runtime/text.h"
 
 #define WINDOW 4096u     // the default N
@@ -288,7 +288,7 @@ static void put_runs(struct info *in)
 // Bytes of one token's keys and values in `layers` layers; 0: the heads do not suit the type.
 static uint64_t kv_bytes(uint64_t layers, uint64_t kv_heads, uint64_t head_dim, bool q8)
 {
-    bool suits = head_dim && head_dim <= 512 && head_dim % (q8 ? 32 : 16) == 0;
+    bool suits = rn_kv_suits(q8 ? RN_KV_Q8_0 : RN_KV_F16, head_dim);
     return suits ? layers * kv_heads * 2 * rn_kv_part_bytes(q8, (uint32_t)head_dim) / RN_PAGE_TOKENS : 0;
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "runtime/base/err.h"
-#include "runtime/cpu/kernels.h"
+#include "runtime/tensor/kv.h"
 #include "runtime/tensor/repack.h"
 
 #define WINDOW 4096u            // the usual N

@@ -273,19 +273,9 @@ static void name_device(struct rn_cpu *c)
     snprintf(c->device, sizeof c->device, "cpu %s %u thread%s", c->kernels.row[RN_CPU_MM1_Q4_0]->name, c->n_threads, c->n_threads == 1 ? "" : "s");
 }
 
-static int check_head(const struct rn_program *p, enum rn_kv_type kv, struct rn_err *err)
-{
-    uint32_t unit = kv == RN_KV_Q8_0 ? 32 : 16;
-    if (p->head_dim % unit || p->head_dim > 512) {
-        return rn_err_set(err, -ENOTSUP, "heads of %u dimensions cannot be kept as %s KV, which needs a multiple of %u up to 512", p->head_dim,
-                          kv == RN_KV_Q8_0 ? "q8_0" : "f16", unit);
-    }
-    return 0;
-}
-
 static int setup(struct rn_cpu *c, const struct rn_backend_params *params, struct rn_err *err)
 {
-    int r = check_head(c->program, params->kv, err);
+    int r = rn_kv_check(params->kv, c->program, err);
     r = r < 0 ? r : rn_cpu_kernels_choose(&c->kernels, params->cpu_mask, err);
     r = r < 0 ? r : rn_pool_create(&c->pool, c->n_threads, err);
     r = r < 0 ? r : add_weights(c, err);
@@ -328,8 +318,7 @@ static int cpu_load(struct rn_backend **ret, const struct rn_program *program, c
 static size_t cpu_page_bytes(const struct rn_backend *backend, uint32_t group, bool pinned)
 {
     const struct rn_cpu *c = (const struct rn_cpu *)backend;
-    bool q8 = !pinned && c->kv == RN_KV_Q8_0;
-    return (size_t)c->program->groups[group].n_layers * c->program->n_kv_heads * 2 * rn_kv_part_bytes(q8, c->program->head_dim);
+    return rn_kv_parts_bytes(!pinned && c->kv == RN_KV_Q8_0, c->program, group);
 }
 
 /* NaN and the largest finite half, in turn: whatever reads a dead cell shows it. */

@@ -152,8 +152,7 @@ typedef void (*rn_rope_fn)(const float *x, const float *cs, uint32_t head_dim, u
  *            each group uint16 f16 scale [16 tokens]
  *   V, f16:  uint16 [64 tokens][head_dim]
  *   V, q8_0: int8 [64 tokens][head_dim], then uint16 f16 scale [64 tokens][head_dim / 32]
- * Every part is a multiple of 64 bytes for head_dim a multiple of 32 (f16: of 16). */
-size_t rn_kv_part_bytes(bool q8, uint32_t head_dim);                 /* K part = V part */
+ * Every part (rn_kv_part_bytes) is a multiple of 64 bytes for head_dim a multiple of 32 (f16: of 16). */
 
 /* Stores one token's key and value of one KV head. k, v [head_dim] f32; kpart, vpart: the parts; slot 0..63: token in the page. */
 typedef void (*rn_kv_write_fn)(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot);

@@ -6,14 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/tensor/kv.h"
 #include "runtime/tensor/program.h"
 
-#define RN_PAGE_TOKENS 64   /* tokens per page */
 #define RN_CHUNK_TOKENS 256 /* tokens per attention partial sum */
 
 struct rn_err;
-
-enum rn_kv_type { RN_KV_F16, RN_KV_Q8_0, RN_KV_COUNT };
 
 /* The pages of one sequence in one layer group. Groups with a trained sliding window have n_pinned = 0. owner: engine thread. */
 struct rn_step_pages {

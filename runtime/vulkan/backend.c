@@ -34,16 +34,6 @@ static void vk_destroy(struct rn_backend *backend)
     rn_mem_free(vk);
 }
 
-static int check_head(const struct rn_program *p, enum rn_kv_type kv, struct rn_err *err)
-{
-    uint32_t unit = kv == RN_KV_Q8_0 ? 32 : 16;
-    if (p->head_dim % unit || p->head_dim > 512) {
-        return rn_err_set(err, -ENOTSUP, "heads of %u dimensions cannot be kept as %s KV, which needs a multiple of %u up to 512", p->head_dim,
-                          kv == RN_KV_Q8_0 ? "q8_0" : "f16", unit);
-    }
-    return 0;
-}
-
 static uint32_t bucket_of(uint32_t n_rows)
 {
     uint32_t bucket = 1;
@@ -89,7 +79,7 @@ static void list_choices(struct rn_vk *vk)
 
 static int setup(struct rn_vk *vk, const struct rn_backend_params *params, struct rn_err *err)
 {
-    int r = check_head(vk->program, params->kv, err);
+    int r = rn_kv_check(params->kv, vk->program, err);
     r = r < 0 ? r : rn_vk_device_open(&vk->device, params->gpu ? params->gpu : "", params->gpu_mask, params->cache_dir, err);
     r = r < 0 ? r : rn_vk_selftest(vk, err);
     r = r < 0 ? r : rn_vk_weights_load(vk, params, err);
@@ -143,7 +133,7 @@ static bool is_q8(const struct rn_vk *vk, bool pinned)
 static size_t vk_page_bytes(const struct rn_backend *backend, uint32_t group, bool pinned)
 {
     const struct rn_vk *vk = (const struct rn_vk *)backend;
-    return rn_vk_page_bytes(vk->program, group, is_q8(vk, pinned));
+    return rn_kv_parts_bytes(is_q8(vk, pinned), vk->program, group);
 }
 
 /* The slab that an address lies in. A handle is an address of the device, not of the host. */

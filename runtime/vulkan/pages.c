@@ -1,4 +1,4 @@
-/* KV pages in device memory: their sizes, copies of their first tokens, and poison for tests. The layout is told in vulkan_internal.h.
+/* KV pages in device memory: copies of their first tokens, and poison for tests. The layout is told in vulkan_internal.h.
  * Thread: the one that calls rn_backend_ops; the device's queue is idle between steps. */
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
@@ -8,12 +8,7 @@
 
 size_t rn_vk_part_bytes(bool q8, uint32_t head_dim)
 {
-    return q8 ? (size_t)RN_PAGE_TOKENS * (head_dim + head_dim / 32 * 2) : (size_t)RN_PAGE_TOKENS * head_dim * 2;
-}
-
-size_t rn_vk_page_bytes(const struct rn_program *p, uint32_t group, bool q8)
-{
-    return (size_t)p->groups[group].n_layers * p->n_kv_heads * 2 * rn_vk_part_bytes(q8, p->head_dim);
+    return rn_kv_part_bytes(q8, head_dim);
 }
 
 /* Between what earlier submits wrote, a transfer, and whatever reads it later. */
@@ -41,7 +36,7 @@ struct rows {
 static void pair_rows(struct rows ret[PAIR_ROWS], bool q8, uint32_t head_dim)
 {
     const uint32_t unit = q8 ? 16 : 8; // dimensions of a K row, of 16 bytes per token
-    size_t part = rn_vk_part_bytes(q8, head_dim), values = (size_t)RN_PAGE_TOKENS * head_dim, scales = q8 ? head_dim / 32 : 0;
+    size_t part = rn_kv_part_bytes(q8, head_dim), values = (size_t)RN_PAGE_TOKENS * head_dim, scales = q8 ? head_dim / 32 : 0;
     ret[0] = (struct rows){.at = 0, .stride = (size_t)RN_PAGE_TOKENS * 16, .token_bytes = 16, .n = head_dim / unit};
     ret[1] = (struct rows){.at = values, .stride = (size_t)RN_PAGE_TOKENS * 2, .token_bytes = 2, .n = (uint32_t)scales};
     ret[2] = (struct rows){.at = part, .stride = 0, .token_bytes = q8 ? head_dim : 2 * (size_t)head_dim, .n = 1};
@@ -64,11 +59,11 @@ int rn_vk_page_copy(struct rn_vk_device *d, const struct rn_program *p, uint32_t
                     const struct rn_vk_buffer *from, size_t from_at, uint32_t n_tokens, struct rn_err *err)
 {
     if (n_tokens >= RN_PAGE_TOKENS) {
-        return rn_vk_copy(d, to, to_at, from, from_at, rn_vk_page_bytes(p, group, q8), err);
+        return rn_vk_copy(d, to, to_at, from, from_at, rn_kv_parts_bytes(q8, p, group), err);
     }
     struct rows rows[PAIR_ROWS];
     pair_rows(rows, q8, p->head_dim);
-    size_t pair = 2 * rn_vk_part_bytes(q8, p->head_dim), n_pairs = (size_t)p->groups[group].n_layers * p->n_kv_heads;
+    size_t pair = 2 * rn_kv_part_bytes(q8, p->head_dim), n_pairs = (size_t)p->groups[group].n_layers * p->n_kv_heads;
     size_t per_pair = (size_t)rows[0].n + rows[1].n + rows[2].n + rows[3].n;
     VkBufferCopy *regions = rn_mem_alloc(n_pairs * per_pair, sizeof *regions);
     if (!regions) {

@@ -22,7 +22,7 @@ struct part { // K or V of one head in a page
 
 static struct part part_at(uint8_t *page, const struct rn_program *p, bool q8, uint32_t kv_head, bool key)
 {
-    size_t bytes = rn_vk_part_bytes(q8, p->head_dim);
+    size_t bytes = rn_kv_part_bytes(q8, p->head_dim);
     return (struct part){.data = page + (2 * (size_t)kv_head + !key) * bytes, .q8 = q8, .key = key, .head_dim = p->head_dim};
 }
 
@@ -69,7 +69,7 @@ static void put_cell(const struct part *p, uint32_t slot, const float *x)
 static uint8_t *take_page(struct rn_vk_try *t, bool q8, VkDeviceAddress *ret)
 {
     const struct rn_program *p = t->vk->program;
-    size_t bytes = 2 * (size_t)p->n_kv_heads * rn_vk_part_bytes(q8, p->head_dim);
+    size_t bytes = 2 * (size_t)p->n_kv_heads * rn_kv_part_bytes(q8, p->head_dim);
     uint8_t *page = rn_vk_try_take(t, bytes, ret);
     for (size_t i = 0; page && i < bytes; i += 2) {
         memcpy(page + i, &(uint16_t){i % 4 ? 0x7e00 : 0x7bff}, 2); // NaN, 65504

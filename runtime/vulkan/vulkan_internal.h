@@ -198,8 +198,6 @@ void rn_vk_tables_fill(struct rn_vk_tables *t, const struct rn_program *p, uint3
  * so that adjacent invocations (tokens for scores, dimensions for sums) read adjacent memory. */
 size_t rn_vk_part_bytes(bool q8, uint32_t head_dim); /* K part = V part */
 
-/* Bytes of a page: the parts of all layers of the group. */
-size_t rn_vk_page_bytes(const struct rn_program *p, uint32_t group, bool q8);
 /* Copies the first n_tokens (1..64) tokens of a page on the device, blocking. The ranges do not overlap. */
 int rn_vk_page_copy(struct rn_vk_device *d, const struct rn_program *p, uint32_t group, bool q8, const struct rn_vk_buffer *to, size_t to_at,
                     const struct rn_vk_buffer *from, size_t from_at, uint32_t n_tokens, struct rn_err *err);

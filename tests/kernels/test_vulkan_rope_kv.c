@@ -219,7 +219,7 @@ static void a_page_copies_its_first_tokens(void **state)
         scene_add_view(1, 255, 0, 0, 0);
         scene_fill(false);
         struct rn_err err = {0};
-        size_t bytes = rn_vk_page_bytes(&scene.m.p, 0, q8);
+        size_t bytes = rn_kv_parts_bytes(q8, &scene.m.p, 0);
         uint8_t *from = scene_page(0, false, 0), *to = scene_page(0, false, 64), *was = rn_mem_alloc(bytes, 1);
         assert_non_null(was);
         memcpy(was, to, bytes);

@@ -126,13 +126,13 @@ static void model_init(struct scene_model *m, uint32_t head_dim, uint32_t group_
 
 uint32_t scene_layer_at(const struct scene_model *m, bool pinned)
 {
-    return (uint32_t)((SCENE_N_LAYERS - 1) * m->p.n_kv_heads * 2 * rn_vk_part_bytes(m->q8 && !pinned, m->p.head_dim));
+    return (uint32_t)((SCENE_N_LAYERS - 1) * m->p.n_kv_heads * 2 * rn_kv_part_bytes(m->q8 && !pinned, m->p.head_dim));
 }
 
 struct scene_cell scene_cell(const struct scene_model *m, void *page, bool pinned, uint32_t kv_head, uint32_t slot)
 {
     bool q8 = m->q8 && !pinned;
-    size_t part = rn_vk_part_bytes(q8, m->p.head_dim);
+    size_t part = rn_kv_part_bytes(q8, m->p.head_dim);
     uint8_t *k = (uint8_t *)page + scene_layer_at(m, pinned) + kv_head * 2 * part;
     return (struct scene_cell){.k = k, .v = k + part, .q8 = q8, .head_dim = m->p.head_dim, .slot = slot};
 }
@@ -239,7 +239,7 @@ void *scene_page(uint32_t view, bool pinned, uint64_t at)
 
 static void make_stream(uint32_t view, bool pinned, uint64_t first, uint64_t tokens)
 {
-    size_t bytes = rn_vk_page_bytes(&scene.m.p, 0, scene.m.q8 && !pinned);
+    size_t bytes = rn_kv_parts_bytes(scene.m.q8 && !pinned, &scene.m.p, 0);
     for (uint64_t k = first; k * 64 < tokens; k++) {
         assert_true(k - first < SCENE_MAX_PAGES);
         uint8_t *page = scene_take(bytes);
