@@ -8,18 +8,11 @@
 #include "runtime/base/err.h"
 #include "runtime/tensor/backend.h"
 
-struct rn_gpu_info;
-
-/* rn_gpu_list, also where this build has no Vulkan (-ENOTSUP). rn_gpu_rights likewise: 0 there. */
-int rn_device_list(struct rn_gpu_info **ret, size_t *ret_n, const char *gpu_mask, struct rn_err *err);
-void rn_device_list_free(struct rn_gpu_info *list);
-int rn_device_rights(struct rn_err *err);
-
 struct rn_device {
     const struct rn_backend_ops *ops;
     bool by_auto;       /* "auto" decided: it may decide again, see rn_device_take_cpu */
-    uint32_t index;     /* of the GPU; for the CPU meaningless */
-    char gpu[16];       /* rn_backend_params.gpu: the index as text; "" for the CPU */
+    bool is_gpu;
+    uint32_t index;     /* of the GPU: rn_backend_params.gpu */
     char name[128];     /* of the GPU */
     char driver[128];   /* and of its driver, with the version */
     uint64_t budget;    /* bytes that may be used on the GPU now */
@@ -35,6 +28,3 @@ int rn_device_parse(const char *device, struct rn_err *err);
 int rn_device_choose(struct rn_device *ret, const char *device, const char *gpu_mask, uint64_t skip, struct rn_err *err);
 /* After "auto" chose a GPU and it could not be used, or should not: the CPU, and why (told). */
 void rn_device_take_cpu(struct rn_device *d, const char *why);
-
-/* The choice alone, among the devices of a list: for tests. selector: "" = the first GPU, INDEX, or a part of a NAME. NULL: none, *err says why. */
-const struct rn_gpu_info *rn_device_pick(const struct rn_gpu_info *list, size_t n, const char *selector, uint64_t skip, struct rn_err *err);

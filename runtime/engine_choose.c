@@ -32,7 +32,7 @@ static void tell(const struct rn_engine *e, const char *line)
 static int plan_layers(struct rn_engine *e, uint32_t n_ctx_train, struct rn_err *err)
 {
     e->n_first = 0;
-    if (!e->device.gpu[0]) {
+    if (!e->device.is_gpu) {
         return !layers_are_asked_for(e) ? 0
                                         : rn_err_set(err, -EINVAL, "gpu layers are %s, but the device is the CPU%s%s", e->params.gpu_layers,
                                                      e->device.note[0] ? ": " : "", e->device.note);
@@ -60,13 +60,13 @@ int rn_engine_choose(struct rn_engine *e, uint32_t n_ctx_train, struct rn_err *e
         if (r < 0) {
             return r;
         }
-        if (!e->device.gpu[0] && first_why[0]) {
+        if (!e->device.is_gpu && first_why[0]) {
             rn_device_take_cpu(&e->device, first_why);
         }
         tell(e, e->device.told ? e->device.note : "");
         r = plan_layers(e, n_ctx_train, &why);
         r = r < 0 ? r : rn_engine_load_backend(e, &why);
-        bool may_go_on = e->device.by_auto && e->device.gpu[0] && e->device.index < 64 && !layers_are_asked_for(e);
+        bool may_go_on = e->device.by_auto && e->device.is_gpu && e->device.index < 64 && !layers_are_asked_for(e);
         if (r == 0 || !may_go_on) {
             return r < 0 ? rn_err_set(err, r, "%s", why.text) : 0;
         }
@@ -100,7 +100,7 @@ static int time_decode(struct rn_engine *e, double *ret_ms, struct rn_err *err)
 
 bool rn_engine_prefers_cpu(struct rn_engine *e)
 {
-    if (!e->device.by_auto || !e->device.gpu[0] || layers_are_asked_for(e)) {
+    if (!e->device.by_auto || !e->device.is_gpu || layers_are_asked_for(e)) {
         return false;
     }
     struct rn_err err = {0};

@@ -161,7 +161,7 @@ static int read_program(struct rn_program **ret, struct rn_hparams *hp, const st
 int rn_engine_load_backend(struct rn_engine *e, struct rn_err *err)
 {
     const struct rn_engine_params *p = &e->params;
-    struct rn_backend_params params = {.n_threads = e->n_threads, .cpu_mask = p->cpu_mask, .gpu = e->device.gpu, .gpu_mask = p->gpu_mask,
+    struct rn_backend_params params = {.n_threads = e->n_threads, .cpu_mask = p->cpu_mask, .gpu = e->device.index, .gpu_mask = p->gpu_mask,
                                        .cache_dir = p->cache_dir, .submit_budget_ms = p->submit_budget_ms, .kv = e->kv, .max_rows = RN_MAX_ROWS,
                                        .poison = p->poison, .progress = p->progress, .user = p->user};
     if (!e->n_first) {

@@ -125,12 +125,12 @@ static int add_gpus(json_t *o, const char *mask)
     struct rn_err why = {0}, rights = {0};
     size_t n = 0;
     json_t *all = json_array();
-    int r = rn_device_list(&list, &n, mask, &why) < 0 ? json_object_set_new(o, "no_gpus", text_or_null(why.text)) : 0;
+    int r = rn_gpu_list(&list, &n, mask, &why) < 0 ? json_object_set_new(o, "no_gpus", text_or_null(why.text)) : 0;
     for (size_t i = 0; i < n; i++) {
         r |= json_array_append_new(all, gpu_json(&list[i]));
     }
-    rn_device_list_free(list);
-    if (rn_device_rights(&rights) < 0) {
+    rn_gpu_list_free(list);
+    if (rn_gpu_rights(&rights) < 0) {
         r |= json_object_set_new(o, "rights", text_or_null(rights.text));
     }
     return r | json_object_set_new(o, "gpus", all);
@@ -141,7 +141,7 @@ static int add_device(json_t *o, const struct rn_info_machine *params)
     struct rn_device d;
     struct rn_err why = {0};
     int r = rn_device_choose(&d, params->device, params->gpu_mask, /*skip=*/0, &why);
-    const char *takes = r < 0 ? "" : d.gpu[0] ? d.name : "cpu";
+    const char *takes = r < 0 ? "" : d.is_gpu ? d.name : "cpu";
     return json_object_set_new(o, "device", json_pack("{s:s, s:o, s:o}", "asked", params->device, "takes", text_or_null(takes), "reason",
                                                       text_or_null(r < 0 ? why.text : d.note)));
 }

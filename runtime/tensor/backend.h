@@ -52,7 +52,7 @@ struct rn_backend; /* each backend's own struct; the first member is `const stru
 struct rn_backend_params {
     uint32_t n_threads;         /* 0 = one per physical core available */
     const char *cpu_mask;       /* kernel rows to hide, by name, comma-separated; NULL = none */
-    const char *gpu;            /* Vulkan: device by index or part of its name; "" or NULL = the first that is not a CPU */
+    uint32_t gpu;               /* Vulkan: the device's index in the list of all */
     const char *gpu_mask;       /* Vulkan: optional features to leave unused, by name, comma-separated; NULL = none */
     const char *cache_dir;      /* Vulkan: where the pipeline cache is kept; NULL = nowhere */
     uint32_t submit_budget_ms;  /* Vulkan: longest submit, longer steps are cut at layer borders; 0 = 250 */

@@ -80,7 +80,7 @@ static void list_choices(struct rn_vk *vk)
 static int setup(struct rn_vk *vk, const struct rn_backend_params *params, struct rn_err *err)
 {
     int r = rn_kv_check(params->kv, vk->program, err);
-    r = r < 0 ? r : rn_vk_device_open(&vk->device, params->gpu ? params->gpu : "", params->gpu_mask, params->cache_dir, err);
+    r = r < 0 ? r : rn_vk_device_open(&vk->device, params->gpu, params->gpu_mask, params->cache_dir, err);
     r = r < 0 ? r : rn_vk_selftest(vk, err);
     r = r < 0 ? r : rn_vk_weights_load(vk, params, err);
     r = r < 0 ? r : rn_vk_vectors_load(vk, err);

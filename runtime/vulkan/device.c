@@ -19,6 +19,37 @@
 #define DEADLINE_MS 10000      /* a submit is meant to take 250 ms */
 #define DEADLINE_CPU_MS 120000 /* software devices on a busy machine are many times slower */
 
+static const struct {
+    VkResult code;
+    const char *name;
+} result_names[] = {
+    {VK_SUCCESS, "VK_SUCCESS"},
+    {VK_NOT_READY, "VK_NOT_READY"},
+    {VK_TIMEOUT, "VK_TIMEOUT"},
+    {VK_INCOMPLETE, "VK_INCOMPLETE"},
+    {VK_ERROR_OUT_OF_HOST_MEMORY, "VK_ERROR_OUT_OF_HOST_MEMORY"},
+    {VK_ERROR_OUT_OF_DEVICE_MEMORY, "VK_ERROR_OUT_OF_DEVICE_MEMORY"},
+    {VK_ERROR_INITIALIZATION_FAILED, "VK_ERROR_INITIALIZATION_FAILED"},
+    {VK_ERROR_DEVICE_LOST, "VK_ERROR_DEVICE_LOST"},
+    {VK_ERROR_MEMORY_MAP_FAILED, "VK_ERROR_MEMORY_MAP_FAILED"},
+    {VK_ERROR_LAYER_NOT_PRESENT, "VK_ERROR_LAYER_NOT_PRESENT"},
+    {VK_ERROR_EXTENSION_NOT_PRESENT, "VK_ERROR_EXTENSION_NOT_PRESENT"},
+    {VK_ERROR_FEATURE_NOT_PRESENT, "VK_ERROR_FEATURE_NOT_PRESENT"},
+    {VK_ERROR_INCOMPATIBLE_DRIVER, "VK_ERROR_INCOMPATIBLE_DRIVER"},
+    {VK_ERROR_TOO_MANY_OBJECTS, "VK_ERROR_TOO_MANY_OBJECTS"},
+    {VK_ERROR_INVALID_EXTERNAL_HANDLE, "VK_ERROR_INVALID_EXTERNAL_HANDLE"},
+};
+
+const char *rn_vk_result_name(VkResult result)
+{
+    for (size_t i = 0; i < sizeof result_names / sizeof result_names[0]; i++) {
+        if (result_names[i].code == result) {
+            return result_names[i].name;
+        }
+    }
+    return "an unknown VkResult";
+}
+
 int rn_vk_check(struct rn_vk_device *d, VkResult result, const char *what, struct rn_err *err)
 {
     if (result >= 0) {
@@ -216,18 +247,19 @@ static void take_over(struct rn_vk_device *d, const struct rn_vk_probe *p)
     vkGetPhysicalDeviceMemoryProperties(d->physical, &d->heaps);
 }
 
-static int open_selected(struct rn_vk_device *d, const char *selector, uint32_t masked, const char *cache_dir, struct rn_err *err)
+static int open_index(struct rn_vk_device *d, uint32_t index, uint32_t masked, const char *cache_dir, struct rn_err *err)
 {
     struct rn_vk_probe *list = NULL;
-    const struct rn_vk_probe *chosen = NULL;
     size_t n = 0;
     int r = rn_vk_probe_all(&list, &n, d->instance, masked, err);
-    if (r == 0) {
-        r = rn_vk_select(&chosen, list, n, selector, err);
+    if (r == 0 && index >= n) {
+        r = rn_err_set(err, -ENODEV, "there is no Vulkan device %u, only %zu in all", index, n);
+    } else if (r == 0 && list[index].info.refused[0]) {
+        r = rn_err_set(err, -ENODEV, "the Vulkan device %u '%s' cannot be used: %s", index, list[index].info.name, list[index].info.refused);
     }
     if (r == 0) {
-        take_over(d, chosen);
-        r = create_device(d, chosen, err);
+        take_over(d, &list[index]);
+        r = create_device(d, &list[index], err);
     }
     rn_mem_free(list);
     if (r == 0) {
@@ -236,7 +268,7 @@ static int open_selected(struct rn_vk_device *d, const char *selector, uint32_t 
     return r != 0 ? r : rn_vk_cache_open(d, cache_dir, err);
 }
 
-int rn_vk_device_open(struct rn_vk_device **ret, const char *selector, const char *mask, const char *cache_dir, struct rn_err *err)
+int rn_vk_device_open(struct rn_vk_device **ret, uint32_t index, const char *mask, const char *cache_dir, struct rn_err *err)
 {
     uint32_t masked;
     size_t n_kernels;
@@ -252,7 +284,7 @@ int rn_vk_device_open(struct rn_vk_device **ret, const char *selector, const cha
     d->disabled = rn_mem_alloc(n_kernels, sizeof *d->disabled);
     r = d->disabled ? rn_vk_instance_create(&d->instance, err) : rn_err_nomem(err, n_kernels, "a device");
     if (r == 0) {
-        r = open_selected(d, selector ? selector : "", masked, cache_dir, err);
+        r = open_index(d, index, masked, cache_dir, err);
     }
     if (r != 0) {
         rn_vk_device_close(d);

@@ -1,4 +1,4 @@
-/* What device.c and device_list.c share: a look at each physical device before one is opened. Private to them (and tests). */
+/* What device.c, device_list.c and device_probe.c share: a look at each physical device before one is opened. Private to them (and tests). */
 #pragma once
 
 #include "runtime/vulkan/gpu.h"
@@ -14,7 +14,6 @@ struct rn_vk_probe {                /* one physical device */
     float ns_per_tick;
     uint32_t subgroup_size;
     bool size_control;              /* a pipeline may ask for the subgroup size and full subgroups */
-    bool memory_budget;             /* the driver tells how much memory is free now */
     uint32_t coop_m, coop_n, coop_k;
     uint32_t max_shared_bytes, max_invocations;
     uint64_t max_allocation;
@@ -30,11 +29,12 @@ int rn_vk_mask_parse(uint32_t *ret, const char *mask, struct rn_err *err);
 /* -ENOTSUP: no driver. The instance is the caller's (vkDestroyInstance). */
 int rn_vk_instance_create(VkInstance *ret, struct rn_err *err);
 
+/* Fills the rest of a probe of which `physical` and info.index are set. A device that cannot be used is no error: info.refused says why.
+ * -ENOMEM, -EIO. */
+int rn_vk_probe_one(struct rn_vk_probe *p, VkInstance instance, uint32_t masked, struct rn_err *err);
+
 /* All devices in Vulkan's order, at least one; freed by rn_mem_free. -ENOTSUP: none. */
 int rn_vk_probe_all(struct rn_vk_probe **ret, size_t *ret_n, VkInstance instance, uint32_t masked, struct rn_err *err);
-
-/* The device that a selector means. -ENODEV, with what there is. Borrows `list`. */
-int rn_vk_select(const struct rn_vk_probe **ret, const struct rn_vk_probe *list, size_t n, const char *selector, struct rn_err *err);
 
 /* "VK_ERROR_DEVICE_LOST"; for messages. */
 const char *rn_vk_result_name(VkResult result);

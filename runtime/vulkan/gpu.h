@@ -27,6 +27,10 @@ struct rn_gpu_info {            /* one physical device, as `runnel doctor` shows
 int rn_gpu_list(struct rn_gpu_info **ret, size_t *ret_n, const char *mask, struct rn_err *err);
 void rn_gpu_list_free(struct rn_gpu_info *list);
 
+/* The first usable device of a list that a selector means: "" = any but a software device, INDEX, or a part of a NAME in any case. skip: bits of
+ * devices (by index) to pass over. Borrowed. -ENODEV: there is none, and why each is not it. */
+int rn_gpu_select(const struct rn_gpu_info **ret, const struct rn_gpu_info *list, size_t n, const char *selector, uint64_t skip, struct rn_err *err);
+
 /* 0, or -EACCES: this process may not open a GPU's device node; the error names it, and the group that is missing. A GPU without rights
  * is not in the list above. */
 int rn_gpu_rights(struct rn_err *err);

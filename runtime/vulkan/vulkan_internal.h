@@ -16,7 +16,7 @@
 
 struct rn_err;
 
-/* ---- device.c: instance, choice, features, queue, submission ---------------------------------------------------------------------------- */
+/* ---- device.c: one opened device, its queue, submission --------------------------------------------------------------------------------- */
 
 /* Optional features, each with a name that a mask may hide. No kernel needs storage8 or subgroup, which consumer GPUs may lack: they are
  * here so that the tests can take them away, as such a GPU would, and see that nothing is missed. */
@@ -81,8 +81,8 @@ struct rn_vk_device {
     bool cache_loaded;             /* a cache on disk was good and is in use */
 };
 
-/* selector: "" = the first that is not a CPU, INDEX, or a part of a NAME. -ENODEV: none fits (says what there is, and why refused). */
-int rn_vk_device_open(struct rn_vk_device **ret, const char *selector, const char *mask, const char *cache_dir, struct rn_err *err);
+/* index: in the list of all devices (rn_gpu_list). -ENODEV: it is not there, or refused (says why). */
+int rn_vk_device_open(struct rn_vk_device **ret, uint32_t index, const char *mask, const char *cache_dir, struct rn_err *err);
 /* Saves the pipeline cache. An abandoned device is left alone, with all that belongs to it. NULL is fine. */
 void rn_vk_device_close(struct rn_vk_device *d);
 

@@ -2,52 +2,59 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
 
 #include "runtime/base/err.h"
-#include "runtime/vulkan/gpu.h"
 #include "tests/gpu/gpu_kit.h"
 
-const char *gpu_kit_selector(void)
+static const struct rn_gpu_info *first_fit(const struct rn_gpu_info *list, size_t n)
 {
-    static char index[16];
-    const char *named = getenv("RUNNEL_TEST_GPU");
-    if (named && named[0]) {
-        return named;
+    for (size_t i = 0; i < n; i++) {
+        if (!list[i].refused[0]) {
+            return &list[i];
+        }
+        print_message("'%s' is refused: %s\n", list[i].name, list[i].refused);
     }
-    if (index[0]) {
-        return index;
+    return NULL;
+}
+
+const struct rn_gpu_info *gpu_kit_selector(void)
+{
+    static struct rn_gpu_info found;
+    if (found.name[0]) {
+        return &found;
     }
     struct rn_err err = {0};
     struct rn_gpu_info *list = NULL;
+    const struct rn_gpu_info *gpu = NULL;
     size_t n = 0;
     if (rn_gpu_list(&list, &n, NULL, &err) != 0) {
         print_message("no Vulkan device: %s\n", err.text);
         return NULL;
     }
-    for (size_t i = 0; i < n && !index[0]; i++) {
-        if (!list[i].refused[0]) {
-            snprintf(index, sizeof index, "%u", list[i].index);
-        } else {
-            print_message("'%s' is refused: %s\n", list[i].name, list[i].refused);
-        }
+    const char *named = getenv("RUNNEL_TEST_GPU");
+    if (!named || !named[0]) {
+        gpu = first_fit(list, n);
+    } else if (rn_gpu_select(&gpu, list, n, named, /*skip=*/0, &err) != 0) {
+        rn_gpu_list_free(list);
+        fail_msg("%s", err.text);
     }
+    found = gpu ? *gpu : found;
     rn_gpu_list_free(list);
-    return index[0] ? index : NULL;
+    return gpu ? &found : NULL;
 }
 
 struct rn_vk_device *gpu_kit_open(const char *mask, const char *cache_dir)
 {
-    const char *selector = gpu_kit_selector();
-    if (!selector) {
+    const struct rn_gpu_info *gpu = gpu_kit_selector();
+    if (!gpu) {
         skip();
     }
     struct rn_err err = {0};
     struct rn_vk_device *d = NULL;
-    if (rn_vk_device_open(&d, selector, mask, cache_dir, &err) != 0) {
+    if (rn_vk_device_open(&d, gpu->index, mask, cache_dir, &err) != 0) {
         fail_msg("%s", err.text);
     }
     return d;

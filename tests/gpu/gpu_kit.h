@@ -1,10 +1,11 @@
 /* A Vulkan device for tests: that of RUNNEL_TEST_GPU (as --device vulkan:… takes it), else the first that is fit, a software one too. */
 #pragma once
 
+#include "runtime/vulkan/gpu.h"
 #include "runtime/vulkan/vulkan_internal.h"
 
-/* Selector of the device; NULL: there is none, and why was printed. Borrowed. */
-const char *gpu_kit_selector(void);
+/* The device that is selected; NULL: there is none, and why was printed. Fails where the one that is named is not there. Borrowed. */
+const struct rn_gpu_info *gpu_kit_selector(void);
 
 /* Opens it; skips the test (cmocka) where there is none, fails it when it does not open. mask, cache_dir: may be NULL. */
 struct rn_vk_device *gpu_kit_open(const char *mask, const char *cache_dir);

@@ -101,13 +101,13 @@ int main(int argc, char **argv)
         const char *name;
         int (*run)(struct rn_vk_device *d, struct rn_err *err);
     } kinds[] = {{"usage", usage}, {"hazard", hazard}, {"address", address}};
-    const char *selector = gpu_kit_selector();
-    if (!selector) {
+    const struct rn_gpu_info *gpu = gpu_kit_selector();
+    if (!gpu) {
         return 77;
     }
     struct rn_err err = {0};
     struct rn_vk_device *d = NULL;
-    int r = rn_vk_device_open(&d, selector, NULL, NULL, &err);
+    int r = rn_vk_device_open(&d, gpu->index, NULL, NULL, &err);
     for (size_t i = 0; r == 0 && i < sizeof kinds / sizeof kinds[0]; i++) {
         if (argc == 2 && strcmp(argv[1], kinds[i].name) == 0) {
             r = kinds[i].run(d, &err);

@@ -17,7 +17,6 @@
 #include "runtime/cpu/cpu.h"
 #include "runtime/engine_internal.h"
 #include "runtime/split.h"
-#include "runtime/vulkan/gpu.h"
 #include "tests/unit/engine_kit.h"
 
 #define N_TOKENS 420
@@ -231,34 +230,6 @@ static void plans_fit_or_say_why(void **state)
 
 /* ---- Devices --------------------------------------------------------------------------------------------------------------------------- */
 
-static void devices_are_picked_by_rule(void **state)
-{
-    (void)state;
-    const struct rn_gpu_info list[] = {
-        {.index = 0, .name = "llvmpipe (LLVM 15)", .is_cpu = true},
-        {.index = 1, .name = "Old Card", .refused = "no buffer addresses"},
-        {.index = 2, .name = "AMD Radeon 780M", .integrated = true},
-        {.index = 3, .name = "NVIDIA GeForce RTX 3060"},
-    };
-    struct rn_err err = {0};
-    assert_int_equal(rn_device_pick(list, 4, "", 0, &err)->index, 2);
-    assert_int_equal(rn_device_pick(list, 4, "", 1u << 2, &err)->index, 3); // the one that was tried is left out
-    assert_null(rn_device_pick(list, 4, "", 1u << 2 | 1u << 3, &err));
-    assert_int_equal(rn_device_pick(list, 4, "3", 0, &err)->index, 3);
-    assert_int_equal(rn_device_pick(list, 4, "0", 0, &err)->index, 0);
-    assert_int_equal(rn_device_pick(list, 4, "rtx", 0, &err)->index, 3);
-    assert_int_equal(rn_device_pick(list, 4, "LLVMpipe", 0, &err)->index, 0);
-    assert_null(rn_device_pick(list, 4, "1", 0, &err));
-    assert_non_null(strstr(err.text, "no buffer addresses"));
-    assert_null(rn_device_pick(list, 4, "9", 0, &err));
-    assert_null(rn_device_pick(list, 4, "intel", 0, &err));
-    assert_non_null(strstr(err.text, "'intel'"));
-    assert_null(rn_device_pick(list, 2, "", 0, &err));
-    assert_non_null(strstr(err.text, "taken only when named"));
-    assert_null(rn_device_pick(NULL, 0, "", 0, &err));
-    assert_non_null(strstr(err.text, "there is none"));
-}
-
 static void device_names_are_checked(void **state)
 {
     (void)state;
@@ -363,8 +334,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_cpus_equal_one_at_every_cut), cmocka_unit_test(pages_belong_to_one_part),
         cmocka_unit_test(no_memory_is_an_error),           cmocka_unit_test(plans_fit_or_say_why),
-        cmocka_unit_test(devices_are_picked_by_rule),      cmocka_unit_test(device_names_are_checked),
-        cmocka_unit_test(part_on_a_gpu_is_pure_and_near),
+        cmocka_unit_test(device_names_are_checked),        cmocka_unit_test(part_on_a_gpu_is_pure_and_near),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

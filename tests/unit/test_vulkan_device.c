@@ -58,7 +58,7 @@ static void an_unknown_feature_is_an_error_that_names_the_known_ones(void **stat
     assert_int_equal(rn_gpu_list(&list, &n, "storage8,bogus", &err), -EINVAL);
     assert_non_null(strstr(err.text, "'bogus'"));
     assert_non_null(strstr(err.text, "integer-dot, storage8, subgroup, coopmat"));
-    assert_int_equal(rn_vk_device_open(&d, "", "integer", NULL, &err), -EINVAL);
+    assert_int_equal(rn_vk_device_open(&d, 0, "integer", NULL, &err), -EINVAL);
     assert_null(d);
     uint32_t flags = 0;
     assert_int_equal(rn_vk_mask_parse(&flags, "coopmat,,integer-dot,", &err), 0);
@@ -86,65 +86,65 @@ static void a_mask_hides_features(void **state)
     rn_vk_device_close(d);
 }
 
-static struct rn_vk_probe probe(uint32_t index, const char *name, bool is_cpu, const char *refused)
-{
-    struct rn_vk_probe p = {.info = {.index = index, .is_cpu = is_cpu}};
-    snprintf(p.info.name, sizeof p.info.name, "%s", name);
-    snprintf(p.info.refused, sizeof p.info.refused, "%s", refused);
-    return p;
-}
-
 static void a_selector_means_an_index_or_a_part_of_a_name(void **state)
 {
     (void)state;
-    const struct rn_vk_probe list[] = {probe(0, "llvmpipe (LLVM 15.0.6, 256 bits)", true, ""), probe(1, "Old GT 710", false, "it has Vulkan 1.1, 1.2 is needed"),
-                                       probe(2, "AMD Radeon RX 6600", false, ""), probe(3, "NVIDIA GeForce RTX 3060", false, "")};
+    static const struct rn_gpu_info list[] = {{.index = 0, .name = "llvmpipe (LLVM 15.0.6, 256 bits)", .is_cpu = true},
+                                              {.index = 1, .name = "Old GT 710", .refused = "it has Vulkan 1.1, 1.2 is needed"},
+                                              {.index = 2, .name = "AMD Radeon RX 6600", .integrated = true},
+                                              {.index = 3, .name = "NVIDIA GeForce RTX 3060"}};
     static const struct {
         const char *selector;
         int index; /* -1: none */
-    } cases[] = {{"", 2}, {"0", 0}, {"2", 2}, {"3", 3}, {"1", -1}, {"4", -1}, {"99999999999999999999", -1}, {"llvm", 0}, {"RTX", 3}, {"radeon", 2}, {"710", -1},
-                 {"old", -1}, {"Arc", -1}};
+        uint64_t skip;
+    } cases[] = {{"", 2, 0}, {"", 3, 1 << 2}, {"", -1, 1 << 2 | 1 << 3}, {"0", 0, 0}, {"2", 2, 0}, {"3", 3, 0}, {"1", -1, 0}, {"4", -1, 0},
+                 {"99999999999999999999", -1, 0}, {"3x", -1, 0}, {"llvm", 0, 0}, {"LLVMpipe", 0, 0}, {"rtx", 3, 0}, {"radeon", 2, 0},
+                 {"710", -1, 0}, {"old", -1, 0}, {"Arc", -1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct rn_err err = {0};
-        const struct rn_vk_probe *found = NULL;
-        int r = rn_vk_select(&found, list, 4, cases[i].selector, &err);
+        const struct rn_gpu_info *found = NULL;
+        int r = rn_gpu_select(&found, list, 4, cases[i].selector, cases[i].skip, &err);
         assert_int_equal(r, cases[i].index < 0 ? -ENODEV : 0);
         if (r == 0) {
-            assert_int_equal(found->info.index, cases[i].index);
+            assert_int_equal(found->index, cases[i].index);
         } else {
-            assert_non_null(strstr(err.text, "'Old GT 710' (refused: it has Vulkan 1.1, 1.2 is needed)"));
+            assert_null(found);
+            assert_non_null(strstr(err.text, cases[i].selector));
+            assert_non_null(strstr(err.text, "1 'Old GT 710': it has Vulkan 1.1, 1.2 is needed"));
             assert_non_null(strstr(err.text, "3 'NVIDIA GeForce RTX 3060'"));
         }
     }
     struct rn_err err = {0};
-    const struct rn_vk_probe *found = NULL;
-    assert_int_equal(rn_vk_select(&found, list, 1, "", &err), -ENODEV); // software is only taken when it is named
-    assert_non_null(strstr(err.text, "software"));
+    const struct rn_gpu_info *found = NULL;
+    assert_int_equal(rn_gpu_select(&found, list, 2, "", 0, &err), -ENODEV);
+    assert_non_null(strstr(err.text, "taken only when named"));
+    assert_int_equal(rn_gpu_select(&found, NULL, 0, "", 0, &err), -ENODEV);
+    assert_non_null(strstr(err.text, "there is none"));
 }
 
-static void a_device_opens_by_index_and_by_name(void **state)
+static void a_device_opens_twice_and_none_that_is_not_there(void **state)
 {
     (void)state;
     struct rn_vk_device *d = gpu_kit_open(NULL, NULL), *same = NULL;
     struct rn_err err = {0};
     assert_true(d->subgroup_size > 0 && d->max_shared_bytes >= 16384 && d->max_invocations >= 128 && d->max_allocation >= (size_t)1 << 30);
-    assert_int_equal(rn_vk_device_open(&same, d->name, NULL, NULL, &err), 0);
+    assert_int_equal(rn_vk_device_open(&same, gpu_kit_selector()->index, NULL, NULL, &err), 0);
     assert_string_equal(same->name, d->name);
     assert_memory_equal(same->cache_id, d->cache_id, sizeof d->cache_id);
     rn_vk_device_close(same);
     rn_vk_device_close(d);
     rn_vk_device_close(NULL);
     d = NULL;
-    assert_int_equal(rn_vk_device_open(&d, "no such device", NULL, NULL, &err), -ENODEV);
+    assert_int_equal(rn_vk_device_open(&d, 1000, NULL, NULL, &err), -ENODEV);
     assert_null(d);
-    assert_non_null(strstr(err.text, "'no such device'"));
+    assert_non_null(strstr(err.text, "no Vulkan device 1000"));
 }
 
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
-    const char *selector = gpu_kit_selector();
-    if (!selector) {
+    const struct rn_gpu_info *gpu = gpu_kit_selector();
+    if (!gpu) {
         skip();
     }
     int r = -ENOMEM;
@@ -152,7 +152,7 @@ static void every_allocation_may_fail(void **state)
         struct rn_err err = {0};
         struct rn_vk_device *d = NULL;
         rn_mem_fail_at(n);
-        r = rn_vk_device_open(&d, selector, NULL, "/tmp", &err);
+        r = rn_vk_device_open(&d, gpu->index, NULL, "/tmp", &err);
         rn_mem_fail_at(0);
         assert_true(r == 0 || r == -ENOMEM);
         assert_true((r == 0) == (d != NULL));
@@ -598,7 +598,7 @@ int main(void)
         cmocka_unit_test(an_unknown_feature_is_an_error_that_names_the_known_ones),
         cmocka_unit_test(a_mask_hides_features),
         cmocka_unit_test(a_selector_means_an_index_or_a_part_of_a_name),
-        cmocka_unit_test(a_device_opens_by_index_and_by_name),
+        cmocka_unit_test(a_device_opens_twice_and_none_that_is_not_there),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(missing_rights_name_the_group),
         cmocka_unit_test(bytes_go_up_and_come_back),
