@@ -1,5 +1,5 @@
-/* What the files of the template parser share: jinja_parse.c (statements), jinja_parse_expr.c (operators, postfix, filters, tests) and
- * jinja_parse_primary.c (literals, names, brackets). */
+/* What the files of the template parser share: jinja_parse.c (the entry, tokens and nodes), jinja_parse_statement.c (statements),
+ * jinja_parse_expr.c (operators, postfix, filters, tests) and jinja_parse_primary.c (literals, names, brackets). */
 #pragma once
 
 #include <stdbool.h>
@@ -35,6 +35,9 @@ int rn_jinja_parser_push(struct rn_jinja_parser *p, struct rn_jinja_nodes *list,
 /* Computes n->depth from its children; -E2BIG past the limit. */
 int rn_jinja_parser_close(struct rn_jinja_parser *p, struct rn_jinja_node *n);
 
+/* Everything up to a block that starts with one of `ends` (names separated by blanks; NULL: the end of the template); stands on that name
+ * afterwards. */
+int rn_jinja_parse_body(struct rn_jinja_parser *p, const char *ends, struct rn_jinja_nodes *body);
 int rn_jinja_parse_expression(struct rn_jinja_parser *p, struct rn_jinja_node **ret);
 /* One expression, or several with commas between: a tuple. */
 int rn_jinja_parse_tuple(struct rn_jinja_parser *p, bool plain, struct rn_jinja_node **ret);

@@ -1,130 +1,11 @@
-#define _GNU_SOURCE /* memmem: linear, whatever the texts are */
-/* Methods of strings, and the text operations that filters share with them. A part of a string keeps its marks of origin. */
+/* Methods of strings, and the table of all of them. Those that cut a string: jinja_split.c. */
 #include <errno.h>
 #include <string.h>
 #include <utf8proc.h>
 
-#include "runtime/text/jinja_builtin.h"
 #include "runtime/text/jinja_ops.h"
+#include "runtime/text/jinja_strings_internal.h"
 #include "runtime/text/jinja_text.h"
-
-static int need_string(struct rn_jinja_run *run, const struct rn_jinja_value *v)
-{
-    if (v->kind == RN_JINJA_STRING) {
-        return 0;
-    }
-    int r = rn_jinja_refuse_undefined(run, v);
-    return r < 0 ? r : rn_jinja_fail(run, -EINVAL, "a string is needed here, not '%s'", rn_jinja_type_name(v));
-}
-
-ptrdiff_t rn_jinja_find_text(const struct rn_jinja_value *s, const struct rn_jinja_value *needle, size_t from)
-{
-    if (from > s->u.s.len) {
-        return -1;
-    }
-    const char *p = memmem(s->u.s.data + from, s->u.s.len - from, needle->u.s.data, needle->u.s.len);
-    return p ? p - s->u.s.data : -1;
-}
-
-/* The last place of needle before `end`, or -1. Comparing may take time at each place, so it counts steps. */
-static int find_last(struct rn_jinja_run *run, const struct rn_jinja_value *s, const struct rn_jinja_value *needle, size_t end,
-                     ptrdiff_t *ret)
-{
-    const char *text = s->u.s.data, *what = needle->u.s.data;
-    size_t n = needle->u.s.len;
-    int r = 0;
-    ptrdiff_t at = (ptrdiff_t)end - (ptrdiff_t)n;
-    for (; r == 0 && at >= 0; at--) {
-        if (n == 0 || text[at] == what[0]) {
-            if (memcmp(text + at, what, n) == 0) {
-                break;
-            }
-            r = rn_jinja_step(run, 1 + n / 64);
-        }
-    }
-    *ret = at < 0 ? -1 : at;
-    return r < 0 ? r : rn_jinja_step(run, (end - (size_t)(at < 0 ? 0 : at)) / 64);
-}
-
-static bool in_set(const struct rn_jinja_value *set, const char *c, size_t n)
-{
-    struct rn_jinja_value one = rn_jinja_string(c, n, RN_JINJA_DATA);
-    return rn_jinja_find_text(set, &one, 0) >= 0;
-}
-
-int rn_jinja_strip(struct rn_jinja_run *run, const struct rn_jinja_value *s, const struct rn_jinja_value *chars, int side,
-                   struct rn_jinja_value *ret)
-{
-    const char *text = s->u.s.data;
-    size_t from = 0, to = s->u.s.len;
-    if (chars->kind == RN_JINJA_MISSING || chars->kind == RN_JINJA_NONE) {
-        to = side >= 0 ? rn_jinja_rstrip(text, to) : to;
-        from = side <= 0 ? rn_jinja_lstrip(text, to) : 0;
-    } else {
-        int r = need_string(run, chars);
-        if (r < 0) {
-            return r;
-        }
-        while (side <= 0 && from < to) {
-            size_t n = rn_jinja_char_len(text + from, to - from);
-            if (!in_set(chars, text + from, n)) {
-                break;
-            }
-            from += n;
-        }
-        while (side >= 0 && to > from) {
-            size_t at = to - 1;
-            while (at > from && ((unsigned char)text[at] & 0xc0) == 0x80) {
-                at--;
-            }
-            if (!in_set(chars, text + at, to - at)) {
-                break;
-            }
-            to = at;
-        }
-    }
-    *ret = rn_jinja_part(s, from, to);
-    size_t each = chars->kind == RN_JINJA_STRING ? 1 + chars->u.s.len / 8 : 1;
-    return rn_jinja_step(run, (s->u.s.len - (to - from)) / 8 * each);
-}
-
-int rn_jinja_replace(struct rn_jinja_run *run, const struct rn_jinja_value *s, const struct rn_jinja_value *from,
-                     const struct rn_jinja_value *to, int64_t count, struct rn_jinja_value *ret)
-{
-    int r = need_string(run, from);
-    r = r < 0 ? r : need_string(run, to);
-    if (r == 0 && (s->markup || from->markup || to->markup)) {
-        r = rn_jinja_fail(run, -EINVAL, "replace in a string marked safe is not supported");
-    }
-    struct rn_jinja_sink k = {0};
-    size_t pos = 0;
-    for (size_t search = 0; r == 0 && count != 0; count--) {
-        ptrdiff_t at = rn_jinja_find_text(s, from, search);
-        if (at < 0) {
-            break;
-        }
-        struct rn_jinja_value before = rn_jinja_part(s, pos, (size_t)at);
-        r = rn_jinja_put_value(run, &k, &before);
-        r = r < 0 ? r : rn_jinja_put_value(run, &k, to);
-        pos = (size_t)at + from->u.s.len;
-        search = pos;
-        if (from->u.s.len == 0) { /* Python puts `to` between all characters */
-            if (pos >= s->u.s.len) {
-                break;
-            }
-            search = pos + rn_jinja_char_len(s->u.s.data + pos, s->u.s.len - pos);
-        }
-        r = r < 0 ? r : rn_jinja_step(run, 4); // a search and two copies
-    }
-    struct rn_jinja_value rest = rn_jinja_part(s, pos, s->u.s.len);
-    r = r < 0 ? r : rn_jinja_put_value(run, &k, &rest);
-    if (r == 0) {
-        *ret = rn_jinja_sink_value(&k);
-    }
-    return r < 0 ? r : rn_jinja_step(run, s->u.s.len / 64);
-}
-
-/* ---- methods ---- */
 
 static int str_replace(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
 {
@@ -162,130 +43,6 @@ CASE_METHOD(capitalize, RN_JINJA_CAPITAL)
 CASE_METHOD(title, RN_JINJA_WORDS)
 CASE_METHOD(swapcase, RN_JINJA_SWAP)
 
-/* Without a separator: words. limit < 0: no limit. */
-static int split_words(struct rn_jinja_run *run, const struct rn_jinja_value *s, int64_t limit, bool from_right, struct rn_jinja_items *out)
-{
-    if (from_right && limit >= 0) {
-        return rn_jinja_fail(run, -EINVAL, "rsplit() with a limit and without a separator is not supported");
-    }
-    const char *text = s->u.s.data;
-    size_t len = s->u.s.len;
-    size_t pos = rn_jinja_lstrip(text, len);
-    int r = 0;
-    while (r == 0 && pos < len) {
-        size_t end = pos;
-        while (end < len && rn_jinja_space(text + end, len - end) == 0) {
-            end += rn_jinja_char_len(text + end, len - end);
-        }
-        if (limit == 0) {
-            end = rn_jinja_rstrip(text, len);
-        }
-        limit--;
-        struct rn_jinja_value word = rn_jinja_part(s, pos, end);
-        r = rn_jinja_items_add(run, out, &word);
-        pos = end + rn_jinja_lstrip(text + end, len - end);
-    }
-    return r;
-}
-
-static int split_at(struct rn_jinja_run *run, const struct rn_jinja_value *s, const struct rn_jinja_value *sep, int64_t limit,
-                    struct rn_jinja_items *out)
-{
-    size_t pos = 0;
-    ptrdiff_t at;
-    int r = 0;
-    while (r == 0 && limit-- != 0 && (at = rn_jinja_find_text(s, sep, pos)) >= 0) {
-        struct rn_jinja_value part = rn_jinja_part(s, pos, (size_t)at);
-        r = rn_jinja_items_add(run, out, &part);
-        pos = (size_t)at + sep->u.s.len;
-    }
-    struct rn_jinja_value rest = rn_jinja_part(s, pos, s->u.s.len);
-    return r < 0 ? r : rn_jinja_items_add(run, out, &rest);
-}
-
-static int rsplit_at(struct rn_jinja_run *run, const struct rn_jinja_value *s, const struct rn_jinja_value *sep, int64_t limit,
-                     struct rn_jinja_items *out)
-{
-    size_t end = s->u.s.len;
-    ptrdiff_t at = 0;
-    int r = 0;
-    while (r == 0 && limit-- != 0) {
-        r = find_last(run, s, sep, end, &at);
-        if (r < 0 || at < 0) {
-            break;
-        }
-        struct rn_jinja_value part = rn_jinja_part(s, (size_t)at + sep->u.s.len, end);
-        r = rn_jinja_items_add(run, out, &part);
-        end = (size_t)at;
-    }
-    struct rn_jinja_value rest = rn_jinja_part(s, 0, end);
-    r = r < 0 ? r : rn_jinja_items_add(run, out, &rest);
-    for (size_t i = 0; i < out->n / 2; i++) {
-        struct rn_jinja_value swap = out->data[i];
-        out->data[i] = out->data[out->n - 1 - i];
-        out->data[out->n - 1 - i] = swap;
-    }
-    return r;
-}
-
-static int split(struct rn_jinja_run *run, const struct rn_jinja_call *call, bool from_right, struct rn_jinja_value *ret)
-{
-    const struct rn_jinja_value *sep = &call->args[0];
-    int64_t limit = -1;
-    if (call->args[1].kind != RN_JINJA_MISSING && !rn_jinja_as_int(&call->args[1], &limit)) {
-        return rn_jinja_fail(run, -EINVAL, "split() needs a number as its limit");
-    }
-    struct rn_jinja_items parts = {0};
-    int r;
-    if (sep->kind == RN_JINJA_MISSING || sep->kind == RN_JINJA_NONE) {
-        r = split_words(run, &call->self, limit, from_right, &parts);
-    } else {
-        r = need_string(run, sep);
-        if (r == 0 && sep->u.s.len == 0) {
-            r = rn_jinja_fail(run, -EINVAL, "split() with an empty separator");
-        }
-        if (r == 0) {
-            r = from_right ? rsplit_at(run, &call->self, sep, limit, &parts) : split_at(run, &call->self, sep, limit, &parts);
-        }
-    }
-    r = r < 0 ? r : rn_jinja_step(run, call->self.u.s.len / 16 + parts.n / 8);
-    return r < 0 ? r : rn_jinja_items_list(run, &parts, RN_JINJA_F_LIST, ret);
-}
-
-static int str_split(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
-{
-    return split(run, call, false, ret);
-}
-
-static int str_rsplit(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
-{
-    return split(run, call, true, ret);
-}
-
-static int str_splitlines(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
-{
-    const struct rn_jinja_value *s = &call->self;
-    bool keep = rn_jinja_truth(&call->args[0]);
-    struct rn_jinja_items lines = {0};
-    size_t from = 0;
-    int r = 0;
-    for (size_t pos = 0; r == 0 && pos < s->u.s.len;) {
-        size_t n = rn_jinja_line_break(s->u.s.data + pos, s->u.s.len - pos);
-        if (n > 0) {
-            struct rn_jinja_value line = rn_jinja_part(s, from, keep ? pos + n : pos);
-            r = rn_jinja_items_add(run, &lines, &line);
-            from = pos + n;
-        }
-        pos += n ? n : 1;
-    }
-    if (r == 0 && from < s->u.s.len) {
-        struct rn_jinja_value line = rn_jinja_part(s, from, s->u.s.len);
-        r = rn_jinja_items_add(run, &lines, &line);
-    }
-    r = r < 0 ? r : rn_jinja_step(run, s->u.s.len / 16);
-    return r < 0 ? r : rn_jinja_items_list(run, &lines, RN_JINJA_F_LIST, ret);
-}
-
 static bool has_affix(const struct rn_jinja_value *s, const struct rn_jinja_value *affix, bool at_end)
 {
     size_t n = affix->u.s.len;
@@ -301,7 +58,7 @@ static int affix(struct rn_jinja_run *run, const struct rn_jinja_call *call, boo
     bool found = false;
     for (size_t i = 0; i < n && !found; i++) {
         const struct rn_jinja_value *one = tuple ? &what->u.list->items[i] : what;
-        int r = need_string(run, one);
+        int r = rn_jinja_need_string(run, one);
         if (r < 0) {
             return r;
         }
@@ -324,7 +81,7 @@ static int str_endswith(struct rn_jinja_run *run, const struct rn_jinja_call *ca
 static int remove_affix(struct rn_jinja_run *run, const struct rn_jinja_call *call, bool at_end, struct rn_jinja_value *ret)
 {
     const struct rn_jinja_value *s = &call->self;
-    int r = need_string(run, &call->args[0]);
+    int r = rn_jinja_need_string(run, &call->args[0]);
     if (r < 0) {
         return r;
     }
@@ -346,12 +103,12 @@ static int str_removesuffix(struct rn_jinja_run *run, const struct rn_jinja_call
 static int position(struct rn_jinja_run *run, const struct rn_jinja_call *call, bool last, bool must, struct rn_jinja_value *ret)
 {
     const struct rn_jinja_value *s = &call->self;
-    int r = need_string(run, &call->args[0]);
+    int r = rn_jinja_need_string(run, &call->args[0]);
     if (r < 0) {
         return r;
     }
     ptrdiff_t at = last ? -1 : rn_jinja_find_text(s, &call->args[0], 0);
-    r = last ? find_last(run, s, &call->args[0], s->u.s.len, &at) : 0;
+    r = last ? rn_jinja_find_last(run, s, &call->args[0], s->u.s.len, &at) : 0;
     if (r < 0) {
         return r;
     }
@@ -380,7 +137,7 @@ static int str_index(struct rn_jinja_run *run, const struct rn_jinja_call *call,
 static int str_count(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
 {
     const struct rn_jinja_value *s = &call->self, *what = &call->args[0];
-    int r = need_string(run, what);
+    int r = rn_jinja_need_string(run, what);
     if (r < 0) {
         return r;
     }
@@ -395,48 +152,13 @@ static int str_count(struct rn_jinja_run *run, const struct rn_jinja_call *call,
     return rn_jinja_step(run, s->u.s.len / 16);
 }
 
-static int partition(struct rn_jinja_run *run, const struct rn_jinja_call *call, bool last, struct rn_jinja_value *ret)
-{
-    const struct rn_jinja_value *s = &call->self, *sep = &call->args[0];
-    int r = need_string(run, sep);
-    if (r == 0 && sep->u.s.len == 0) {
-        r = rn_jinja_fail(run, -EINVAL, "partition() with an empty separator");
-    }
-    r = r < 0 ? r : rn_jinja_list_new(run, 3, RN_JINJA_F_TUPLE, ret);
-    if (r < 0) {
-        return r;
-    }
-    ptrdiff_t at = last ? -1 : rn_jinja_find_text(s, sep, 0);
-    r = last ? find_last(run, s, sep, s->u.s.len, &at) : 0;
-    if (r < 0) {
-        return r;
-    }
-    struct rn_jinja_value *part = ret->u.list->items;
-    size_t cut = at < 0 ? (last ? 0 : s->u.s.len) : (size_t)at;
-    size_t n = at < 0 ? 0 : sep->u.s.len;
-    part[0] = rn_jinja_part(s, 0, cut);
-    part[1] = rn_jinja_part(s, cut, cut + n);
-    part[2] = rn_jinja_part(s, cut + n, s->u.s.len);
-    return 0;
-}
-
-static int str_partition(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
-{
-    return partition(run, call, false, ret);
-}
-
-static int str_rpartition(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
-{
-    return partition(run, call, true, ret);
-}
-
 static int join_all(struct rn_jinja_run *run, const struct rn_jinja_call *call, struct rn_jinja_value *ret)
 {
     struct rn_jinja_items items;
     struct rn_jinja_sink k = {0};
     int r = rn_jinja_elements(run, &call->args[0], &items);
     for (size_t i = 0; r == 0 && i < items.n; i++) {
-        r = need_string(run, &items.data[i]);
+        r = rn_jinja_need_string(run, &items.data[i]);
         r = r < 0 || i == 0 ? r : rn_jinja_put_value(run, &k, &call->self);
         r = r < 0 ? r : rn_jinja_put_value(run, &k, &items.data[i]);
     }
@@ -453,7 +175,7 @@ static int pad(struct rn_jinja_run *run, const struct rn_jinja_call *call, bool 
     struct rn_jinja_value blank = rn_jinja_own_str(" ");
     const struct rn_jinja_value *fill = call->args[1].kind == RN_JINJA_MISSING ? &blank : &call->args[1];
     int64_t width;
-    int r = need_string(run, fill);
+    int r = rn_jinja_need_string(run, fill);
     if (r == 0 && (!rn_jinja_as_int(&call->args[0], &width) || rn_jinja_n_chars(fill->u.s.data, fill->u.s.len) != 1)) {
         r = rn_jinja_fail(run, -EINVAL, "a width and one character are needed");
     }
@@ -545,9 +267,9 @@ const struct rn_jinja_function rn_jinja_str_methods[] = {
     {"strip", "chars", str_strip},
     {"lstrip", "chars", str_lstrip},
     {"rstrip", "chars", str_rstrip},
-    {"split", "sep maxsplit", str_split},
-    {"rsplit", "sep maxsplit", str_rsplit},
-    {"splitlines", "keepends", str_splitlines},
+    {"split", "sep maxsplit", rn_jinja_str_split},
+    {"rsplit", "sep maxsplit", rn_jinja_str_rsplit},
+    {"splitlines", "keepends", rn_jinja_str_splitlines},
     {"startswith", "!prefix", str_startswith},
     {"endswith", "!suffix", str_endswith},
     {"removeprefix", "!prefix", str_removeprefix},
@@ -564,8 +286,8 @@ const struct rn_jinja_function rn_jinja_str_methods[] = {
     {"rfind", "!sub", str_rfind},
     {"index", "!sub", str_index},
     {"count", "!sub", str_count},
-    {"partition", "!sep", str_partition},
-    {"rpartition", "!sep", str_rpartition},
+    {"partition", "!sep", rn_jinja_str_partition},
+    {"rpartition", "!sep", rn_jinja_str_rpartition},
     {"ljust", "!width fillchar", str_ljust},
     {"rjust", "!width fillchar", str_rjust},
     {"isalpha", "", str_isalpha},

@@ -27,7 +27,7 @@ struct rn_jinja_function;
 #define RN_JINJA_MAX_VALUE_DEPTH 100            /* nesting of lists and dicts that come in or are walked */
 #define RN_JINJA_MAX_RANGE 100000               /* elements of range(), the sandbox's own limit */
 
-/* ---- memory ---- */
+/* ---- memory, errors, limits: jinja_run.c ---- */
 
 struct rn_jinja_chunk;
 struct rn_jinja_arena {
@@ -63,7 +63,7 @@ int rn_jinja_step(struct rn_jinja_run *run, uint64_t n);
 int rn_jinja_enter(struct rn_jinja_run *run);
 void rn_jinja_leave(struct rn_jinja_run *run);
 
-/* ---- values ---- */
+/* ---- values: jinja_value.c, jinja_dict.c ---- */
 
 enum rn_jinja_kind {
     RN_JINJA_MISSING,   /* an argument that was not given; the template never sees it */
@@ -187,7 +187,7 @@ struct rn_jinja_value *rn_jinja_items_grow(struct rn_jinja_run *run, struct rn_j
 int rn_jinja_items_list(struct rn_jinja_run *run, const struct rn_jinja_items *items, enum rn_jinja_flavour flavour,
                         struct rn_jinja_value *ret);
 
-/* ---- text under construction ---- */
+/* ---- text under construction: jinja_sink.c ---- */
 
 struct rn_jinja_sink {
     char *data;
