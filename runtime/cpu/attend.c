@@ -11,29 +11,10 @@
 #include "runtime/cpu/cpu_internal.h"
 #include "runtime/cpu/fetch_internal.h"
 #include "runtime/cpu/pool.h"
+#include "runtime/tensor/sight.h"
 
 #define KERNEL(c, type, op) ((type)(c)->kernels.row[op]->fn)
 #define CHUNK_PAGES (RN_CHUNK_TOKENS / RN_PAGE_TOKENS)
-
-/* ---- what a row sees ----------------------------------------------------------------------------------------------------------------- */
-
-/* First index that row t reads in the window stream, which counts from n_pinned. */
-static uint64_t window_low(const struct rn_cpu *c, uint32_t group, const struct rn_step_row *row)
-{
-    uint32_t sliding = c->program->groups[group].window;
-    if (!sliding) {
-        return row->base;
-    }
-    uint64_t first = c->step->views[row->view].first;
-    first = row->t < first ? 0 : first; // a pinned token of a re-read sequence
-    uint64_t low = row->t + 1 > sliding ? row->t + 1 - sliding : 0;
-    return low > first ? low : first;
-}
-
-static const struct rn_step_pages *row_pages(const struct rn_cpu *c, uint32_t group, const struct rn_step_row *row)
-{
-    return &c->step->views[row->view].groups[group];
-}
 
 /* ---- plan ---------------------------------------------------------------------------------------------------------------------------- */
 
@@ -62,22 +43,18 @@ static int add_chunk(struct rn_attn_plan *plan, uint32_t task, bool pinned, uint
     return r;
 }
 
-/* The chunks that any row of the task sees. Its rows are adjacent and ascending, so first and last bound them. */
+/* The chunks that any row of the task sees. Its rows are adjacent and ascending, and so is what they see: first and last bound it. */
 static int add_task_chunks(struct rn_cpu *c, struct rn_attn_plan *plan, uint32_t group, uint32_t task, struct rn_err *err)
 {
     const struct rn_attn_task *a = &plan->tasks[task];
     const struct rn_step_row *first = &c->step->rows[a->row0], *last = first + a->n_rows - 1;
-    uint64_t s = row_pages(c, group, first)->n_pinned;
-    uint64_t pinned = last->t + 1 < s ? last->t + 1 : s;
+    struct rn_sight low = rn_row_sight(c->program, group, c->step, first), high = rn_row_sight(c->program, group, c->step, last);
     int r = 0;
-    for (uint64_t k = 0; k * RN_CHUNK_TOKENS < pinned && r == 0; k++) {
+    for (uint64_t k = 0; k * RN_CHUNK_TOKENS < high.pinned.to && r == 0; k++) {
         r = add_chunk(plan, task, true, k, err);
     }
-    if (last->t >= s) {
-        uint64_t low = window_low(c, group, first); // never decreases from row to row
-        for (uint64_t k = (low - s) / RN_CHUNK_TOKENS; k <= (last->t - s) / RN_CHUNK_TOKENS && r == 0; k++) {
-            r = add_chunk(plan, task, false, k, err);
-        }
+    for (uint64_t k = low.window.from / RN_CHUNK_TOKENS; k * RN_CHUNK_TOKENS < high.window.to && r == 0; k++) {
+        r = add_chunk(plan, task, false, k, err);
     }
     return r;
 }
@@ -173,15 +150,12 @@ static size_t part_offset(const struct rn_cpu *c, uint32_t layer, uint32_t kv_he
 static void write_kv(struct rn_cpu *c, uint32_t layer, uint32_t row_index, uint32_t kv_head, const float *k)
 {
     uint32_t group = c->program->layer_group[layer], hd = c->program->head_dim;
-    const struct rn_step_row *row = &c->step->rows[row_index];
-    const struct rn_step_pages *pages = row_pages(c, group, row);
-    bool pinned = row->t < pages->n_pinned, q8 = !pinned && c->kv == RN_KV_Q8_0;
-    uint64_t at = pinned ? row->t : row->t - pages->n_pinned;
-    uint8_t *page = pinned ? pages->pinned[at / RN_PAGE_TOKENS] : pages->window[at / RN_PAGE_TOKENS - pages->first_page];
+    struct rn_place place = rn_row_place(c->step, group, &c->step->rows[row_index]);
+    bool q8 = !place.pinned && c->kv == RN_KV_Q8_0;
     size_t bytes = rn_kv_part_bytes(q8, hd);
-    uint8_t *part = page + part_offset(c, layer, kv_head, bytes);
+    uint8_t *part = (uint8_t *)place.page + part_offset(c, layer, kv_head, bytes);
     const float *v = c->values[RN_VAL_V] + row_index * c->ld[RN_VAL_V] + (size_t)kv_head * hd;
-    KERNEL(c, rn_kv_write_fn, q8 ? RN_CPU_KV_WRITE_Q8_0 : RN_CPU_KV_WRITE_F16)(k, v, hd, part, part + bytes, (uint32_t)(at % RN_PAGE_TOKENS));
+    KERNEL(c, rn_kv_write_fn, q8 ? RN_CPU_KV_WRITE_Q8_0 : RN_CPU_KV_WRITE_F16)(k, v, hd, part, part + bytes, place.slot);
 }
 
 /* One head: its norm, if the model has one, then the rotation by each of the angles. scratch [head_dim]. */
@@ -212,7 +186,7 @@ void rn_cpu_rope_kv(struct rn_cpu *c, const struct rn_cpu_step_op *op, uint32_t 
         const float *keys = c->values[RN_VAL_K] + row * c->ld[RN_VAL_K] + (size_t)kv * hd;
         turn_head(c, op, op->head_norms[1], keys, angles, (float *const[2]){NULL, k}, scratch);
         write_kv(c, op->layer, row, kv, k);
-        bool two = row_pages(c, p->layer_group[op->layer], &c->step->rows[row])->n_pinned > 0;
+        bool two = rn_row_pages(c->step, p->layer_group[op->layer], &c->step->rows[row])->n_pinned > 0;
         for (uint32_t h = kv * group_heads; h < (kv + 1) * group_heads; h++) {
             size_t at = row * c->ld[RN_VAL_Q] + (size_t)h * hd;
             turn_head(c, op, op->head_norms[0], c->values[RN_VAL_Q] + at, angles, (float *const[2]){two ? c->q_pinned + at : NULL, c->q_window + at},
@@ -263,23 +237,11 @@ static void point_at_keys(const struct rn_cpu *c, uint32_t layer, uint32_t kv_he
     }
 }
 
-/* Visible part [lo, hi) of a chunk for one row. */
-static void visible(const struct rn_cpu *c, uint32_t group, const struct rn_step_row *row, const struct rn_attn_chunk *chunk, uint16_t *lo, uint16_t *hi)
+/* The part of a chunk that one row sees. */
+static struct rn_range visible(const struct rn_cpu *c, uint32_t group, const struct rn_step_row *row, const struct rn_attn_chunk *chunk)
 {
-    uint64_t s = row_pages(c, group, row)->n_pinned, start = chunk->chunk * RN_CHUNK_TOKENS, from, to;
-    if (chunk->pinned) {
-        from = 0;
-        to = row->t + 1 < s ? row->t + 1 : s;
-    } else if (row->t < s) {
-        from = to = 0;
-    } else {
-        from = window_low(c, group, row) - s;
-        to = row->t + 1 - s;
-    }
-    from = from > start ? from - start : 0;
-    to = to > start ? to - start : 0;
-    *hi = (uint16_t)(to < RN_CHUNK_TOKENS ? to : RN_CHUNK_TOKENS);
-    *lo = (uint16_t)(from < *hi ? from : *hi);
+    struct rn_sight sight = rn_row_sight(c->program, group, c->step, row);
+    return rn_range_in_chunk(chunk->pinned ? sight.pinned : sight.window, chunk->chunk);
 }
 
 /* A call of the kernel. */
@@ -298,10 +260,9 @@ static void keys_of(const struct rn_cpu *c, const struct rn_cpu_step_op *op, con
     uint32_t group = c->program->layer_group[op->layer];
     const struct rn_attn_task *task = &c->plans[group].tasks[chunk->task];
     const struct rn_step_row *row = &c->step->rows[task->row0 + task->n_rows - 1];
-    uint16_t lo, hi;
-    visible(c, group, row, chunk, &lo, &hi);
-    if (lo < hi) {
-        point_at_keys(c, op->layer, task->kv_head, row_pages(c, group, row), chunk, lo, hi, k);
+    struct rn_range part = visible(c, group, row, chunk);
+    if (part.from < part.to) {
+        point_at_keys(c, op->layer, task->kv_head, rn_row_pages(c->step, group, row), chunk, (uint32_t)part.from, (uint32_t)part.to, k);
     }
 }
 
@@ -314,18 +275,20 @@ static void run_chunk(struct rn_cpu *c, const struct call *call)
                                 .scratch = call->scratch, .cold = call->cold};
     const float *q = chunk->pinned ? c->q_pinned : c->q_window;
     for (uint32_t row = task->row0; row < task->row0 + task->n_rows; row++) {
+        struct rn_range part = visible(c, group, &c->step->rows[row], chunk);
         for (uint32_t h = task->head0; h < task->head0 + task->n_heads; h++, n++) {
             args.q[n] = q + row * c->ld[RN_VAL_Q] + (size_t)h * hd;
-            visible(c, group, &c->step->rows[row], chunk, &args.lo[n], &args.hi[n]);
-            if (args.lo[n] < args.hi[n]) {
-                lo = args.lo[n] < lo ? args.lo[n] : lo;
-                hi = args.hi[n] > hi ? args.hi[n] : hi;
-            }
+            args.lo[n] = (uint16_t)part.from;
+            args.hi[n] = (uint16_t)part.to;
+        }
+        if (part.from < part.to) {
+            lo = part.from < lo ? (uint32_t)part.from : lo;
+            hi = part.to > hi ? (uint32_t)part.to : hi;
         }
     }
     args.n_q = n;
     bool q8 = chunk_is_q8(c, chunk);
-    point_at_keys(c, call->op->layer, task->kv_head, row_pages(c, group, &c->step->rows[task->row0]), chunk, lo, hi, args.k);
+    point_at_keys(c, call->op->layer, task->kv_head, rn_row_pages(c->step, group, &c->step->rows[task->row0]), chunk, lo, hi, args.k);
     for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
         args.v[i] = args.k[i] ? args.k[i] + rn_kv_part_bytes(q8, hd) : NULL;
     }
@@ -448,8 +411,8 @@ void rn_cpu_attn_cost(const struct rn_cpu *c, const struct rn_cpu_step_op *op, d
     *ret_bytes = *ret_macs = 0;
     for (uint32_t m = 0; m < c->step->n_rows; m++) {
         const struct rn_step_row *row = &c->step->rows[m];
-        uint64_t s = row_pages(c, group, row)->n_pinned, pinned = row->t + 1 < s ? row->t + 1 : s;
-        uint64_t window = row->t >= s ? row->t + 1 - window_low(c, group, row) : 0;
+        struct rn_sight sight = rn_row_sight(c->program, group, c->step, row);
+        uint64_t pinned = sight.pinned.to, window = sight.window.to - sight.window.from;
         bool last = m + 1 == c->step->n_rows || c->step->rows[m + 1].view != row->view;
         *ret_macs += 2.0 * (double)(pinned + window) * c->program->n_heads * hd;
         *ret_bytes += last ? (double)pinned * pinned_cell + (double)window * window_cell : 0; // what its last row sees, a sequence reads once

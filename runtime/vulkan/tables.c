@@ -1,9 +1,9 @@
 /* The tables of a step: where each row's key and value go, and what its queries see.
  *
- * Visibility is that of runtime/cpu/attend.c: the pinned stream up to the row itself, then the window stream from base(t), or in sliding
- * groups from the later of view.first and t + 1 - window. Tiles are adjacent rows of one view. A tile has the chunks that at least one of its rows
- * sees, pinned ones first, ascending; one that no row sees is left out, which changes no bit, as such a chunk adds nothing.
+ * Tiles are adjacent rows of one view. A tile has the chunks that at least one of its rows sees (tensor/sight.h), pinned ones first, ascending;
+ * one that no row sees is left out, which changes no bit, as such a chunk adds nothing.
  * Pure functions of their arguments. Thread: any. */
+#include "runtime/tensor/sight.h"
 #include "runtime/vulkan/vulkan_internal.h"
 
 #define CHUNK_PAGES (RN_CHUNK_TOKENS / RN_PAGE_TOKENS)
@@ -46,56 +46,6 @@ void rn_vk_attend_specs(uint32_t ret[RN_VK_ATTEND_SPECS], const struct rn_progra
     ret[3] = flags & (RN_ATTEND_Q8 | RN_ATTEND_SPLIT);
 }
 
-/* ---- what a row sees ----------------------------------------------------------------------------------------------------------------- */
-
-struct range {
-    uint64_t from, to; /* tokens of a stream, from <= to */
-};
-
-struct sight {
-    struct range pinned, window; /* indices within each stream */
-};
-
-static const struct rn_step_pages *row_pages(const struct rn_step *step, uint32_t group, const struct rn_step_row *row)
-{
-    return &step->views[row->view].groups[group];
-}
-
-/* First absolute index that the row reads in the window stream. */
-static uint64_t window_low(const struct rn_program *p, uint32_t group, const struct rn_step *step, const struct rn_step_row *row)
-{
-    uint32_t sliding = p->groups[group].window;
-    if (!sliding) {
-        return row->base;
-    }
-    uint64_t first = step->views[row->view].first;
-    first = row->t < first ? 0 : first; // a pinned token of a re-read sequence
-    uint64_t low = row->t + 1 > sliding ? row->t + 1 - sliding : 0;
-    return low > first ? low : first;
-}
-
-static struct sight row_sight(const struct rn_program *p, uint32_t group, const struct rn_step *step, const struct rn_step_row *row)
-{
-    uint64_t s = row_pages(step, group, row)->n_pinned;
-    struct sight sight = {.pinned.to = row->t + 1 < s ? row->t + 1 : s};
-    if (row->t >= s) {
-        uint64_t low = window_low(p, group, step, row);
-        sight.window.from = low > s ? low - s : 0;
-        sight.window.to = row->t + 1 - s;
-    }
-    return sight;
-}
-
-/* What of the chunk the range covers: lo | hi << 16, lo == hi: nothing. */
-static uint32_t chunk_span(struct range range, uint64_t chunk)
-{
-    uint64_t start = chunk * RN_CHUNK_TOKENS;
-    uint64_t from = range.from > start ? range.from - start : 0, to = range.to > start ? range.to - start : 0;
-    to = to < RN_CHUNK_TOKENS ? to : RN_CHUNK_TOKENS;
-    from = from < to ? from : to;
-    return (uint32_t)from | (uint32_t)to << 16;
-}
-
 /* ---- tiles and chunks ------------------------------------------------------------------------------------------------------------------ */
 
 /* A walk over the tiles of a step. */
@@ -104,7 +54,7 @@ struct tiles {
     const struct rn_step *step;
     uint32_t group, rows;        /* rows at most */
     uint32_t row0, n_rows;       /* the tile */
-    struct sight sight[RN_TILE_ROWS];
+    struct rn_sight sight[RN_TILE_ROWS];
 };
 
 static bool next_tile(struct tiles *w)
@@ -115,7 +65,7 @@ static bool next_tile(struct tiles *w)
         if (w->step->rows[row].view != w->step->rows[w->row0].view) {
             break;
         }
-        w->sight[w->n_rows++] = row_sight(w->p, w->group, w->step, &w->step->rows[row]);
+        w->sight[w->n_rows++] = rn_row_sight(w->p, w->group, w->step, &w->step->rows[row]);
     }
     return w->n_rows > 0;
 }
@@ -125,34 +75,35 @@ static struct tiles tiles_of(const struct rn_program *p, uint32_t group, const s
     return (struct tiles){.p = p, .step = step, .group = group, .rows = rn_vk_tile_rows(p)};
 }
 
-static struct range row_range(const struct tiles *w, uint32_t row, bool pinned)
+static struct rn_range row_range(const struct tiles *w, uint32_t row, bool pinned)
 {
     return pinned ? w->sight[row].pinned : w->sight[row].window;
 }
 
 /* Tokens of a stream between the first and the last that any row of the tile sees. */
-static struct range tile_range(const struct tiles *w, bool pinned)
+static struct rn_range tile_range(const struct tiles *w, bool pinned)
 {
-    struct range all = {.from = UINT64_MAX};
+    struct rn_range all = {.from = UINT64_MAX};
     for (uint32_t i = 0; i < w->n_rows; i++) {
-        struct range r = row_range(w, i, pinned);
+        struct rn_range r = row_range(w, i, pinned);
         if (r.from < r.to) {
             all.from = r.from < all.from ? r.from : all.from;
             all.to = r.to > all.to ? r.to : all.to;
         }
     }
-    return all.to ? all : (struct range){0};
+    return all.to ? all : (struct rn_range){0};
 }
 
 /* Fills a chunk's spans and pages. False: no row sees it. */
 static bool see_chunk(struct rn_vk_chunk *ret, const struct tiles *w, bool pinned, uint64_t chunk)
 {
-    const struct rn_step_pages *pages = row_pages(w->step, w->group, &w->step->rows[w->row0]);
+    const struct rn_step_pages *pages = rn_row_pages(w->step, w->group, &w->step->rows[w->row0]);
     bool seen = false;
     *ret = (struct rn_vk_chunk){.pinned = pinned};
     for (uint32_t i = 0; i < w->n_rows; i++) {
-        ret->span[i] = chunk_span(row_range(w, i, pinned), chunk);
-        uint32_t lo = ret->span[i] & 0xffff, hi = ret->span[i] >> 16;
+        struct rn_range part = rn_range_in_chunk(row_range(w, i, pinned), chunk);
+        uint32_t lo = (uint32_t)part.from, hi = (uint32_t)part.to;
+        ret->span[i] = lo | hi << 16;
         for (uint32_t k = lo / RN_PAGE_TOKENS; lo < hi && k <= (hi - 1) / RN_PAGE_TOKENS; k++) {
             uint64_t number = chunk * CHUNK_PAGES + k;
             const void *page = pinned ? pages->pinned[number] : pages->window[number - pages->first_page];
@@ -166,7 +117,7 @@ static bool see_chunk(struct rn_vk_chunk *ret, const struct tiles *w, bool pinne
 /* Adds the chunks of one stream, or only counts them. */
 static void add_chunks(struct rn_vk_tables *t, uint32_t tile, const struct tiles *w, bool pinned)
 {
-    struct range all = tile_range(w, pinned);
+    struct rn_range all = tile_range(w, pinned);
     for (uint64_t k = all.from / RN_CHUNK_TOKENS; k * RN_CHUNK_TOKENS < all.to; k++) {
         struct rn_vk_chunk chunk;
         if (see_chunk(&chunk, w, pinned, k)) {
@@ -181,11 +132,8 @@ static void add_chunks(struct rn_vk_tables *t, uint32_t tile, const struct tiles
 
 static struct rn_vk_cell row_cell(uint32_t group, const struct rn_step *step, const struct rn_step_row *row)
 {
-    const struct rn_step_pages *pages = row_pages(step, group, row);
-    bool pinned = row->t < pages->n_pinned;
-    uint64_t at = pinned ? row->t : row->t - pages->n_pinned;
-    const void *page = pinned ? pages->pinned[at / RN_PAGE_TOKENS] : pages->window[at / RN_PAGE_TOKENS - pages->first_page];
-    return (struct rn_vk_cell){.page = (VkDeviceAddress)(uintptr_t)page, .slot = (uint32_t)(at % RN_PAGE_TOKENS), .pinned = pinned};
+    struct rn_place place = rn_row_place(step, group, row);
+    return (struct rn_vk_cell){.page = (VkDeviceAddress)(uintptr_t)place.page, .slot = place.slot, .pinned = place.pinned};
 }
 
 uint32_t rn_vk_tables_count(const struct rn_program *p, uint32_t group, const struct rn_step *step)

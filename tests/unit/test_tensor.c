@@ -15,8 +15,10 @@
 #include "runtime/base/mem.h"
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/fmath.h"
+#include "runtime/tensor/kv.h"
 #include "runtime/tensor/program.h"
 #include "runtime/tensor/quant.h"
+#include "runtime/tensor/sight.h"
 
 static const double pi = 3.14159265358979323846;
 
@@ -435,6 +437,77 @@ static void programs_with_wrong_shapes_are_refused(void **state)
     rn_program_destroy(t.p);
 }
 
+/* ---- KV and what a row sees ------------------------------------------------------------------------------------------------------------ */
+
+static void heads_suit_a_type_by_its_unit(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t head_dim;
+        bool f16, q8_0;
+    } cases[] = {{0, false, false}, {16, true, false}, {24, false, false}, {32, true, true}, {48, true, false}, {512, true, true}, {544, false, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(rn_kv_suits(RN_KV_F16, cases[i].head_dim), cases[i].f16);
+        assert_int_equal(rn_kv_suits(RN_KV_Q8_0, cases[i].head_dim), cases[i].q8_0);
+    }
+    struct rn_err err = {0};
+    struct rn_layer_group group = {.n_layers = 3};
+    struct rn_program p = {.head_dim = 48, .n_kv_heads = 2, .groups = &group};
+    assert_int_equal(rn_kv_check(RN_KV_Q8_0, &p, &err), -ENOTSUP);
+    assert_string_equal(err.text, "heads of 48 dimensions cannot be kept as q8_0 KV, which needs a multiple of 32 up to 512");
+    assert_int_equal(rn_kv_check(RN_KV_F16, &p, &err), 0);
+    assert_int_equal(rn_kv_parts_bytes(false, &p, 0), 3 * 2 * 2 * 64 * 48 * 2);
+}
+
+static void a_row_sees_the_pinned_stream_and_its_window(void **state)
+{
+    (void)state;
+    struct rn_layer_group groups[] = {{.window = 0}, {.window = 100}};
+    const struct rn_program p = {.n_groups = 2, .groups = groups};
+    void *pinned[] = {&groups[0]}, *window[] = {&groups[0], &groups[1]};
+    // Group 0: 40 tokens pinned, pages of the window from 40 + 64 * 3 on. Group 1 has all in the window.
+    const struct rn_step_pages pages[] = {{.n_pinned = 40, .pinned = pinned, .window = window, .first_page = 3}, {.window = window, .first_page = 4}};
+    const struct rn_step_view view = {.first = 230, .groups = pages};
+    const struct rn_step step = {.n_views = 1, .views = &view};
+    static const struct {
+        uint64_t t, base;
+        uint32_t group;
+        struct rn_range pinned, window;
+    } cases[] = {
+        {9, 40, 0, {0, 10}, {0, 0}},       {39, 40, 0, {0, 40}, {0, 0}},   {40, 40, 0, {0, 40}, {0, 1}}, {300, 240, 0, {0, 40}, {200, 261}},
+        {50, 50, 1, {0, 0}, {0, 51}},      {150, 40, 1, {0, 0}, {51, 151}}, // pinned, of a sequence that was read again from 230 on
+        {300, 40, 1, {0, 0}, {230, 301}},  {329, 40, 1, {0, 0}, {230, 330}}, {330, 40, 1, {0, 0}, {231, 331}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct rn_step_row row = {.t = cases[i].t, .base = cases[i].base};
+        struct rn_sight sight = rn_row_sight(&p, cases[i].group, &step, &row);
+        assert_int_equal(sight.pinned.from, cases[i].pinned.from);
+        assert_int_equal(sight.pinned.to, cases[i].pinned.to);
+        assert_int_equal(sight.window.from, cases[i].window.from);
+        assert_int_equal(sight.window.to, cases[i].window.to);
+    }
+    struct rn_place place = rn_row_place(&step, 0, &(struct rn_step_row){.t = 39});
+    assert_true(place.pinned && place.page == pinned[0] && place.slot == 39);
+    place = rn_row_place(&step, 0, &(struct rn_step_row){.t = 40 + 64 * 4 + 5});
+    assert_true(!place.pinned && place.page == window[1] && place.slot == 5);
+}
+
+static void a_chunk_has_a_part_of_a_range(void **state)
+{
+    (void)state;
+    static const struct {
+        struct rn_range range;
+        uint64_t chunk;
+        struct rn_range part;
+    } cases[] = {{{0, 0}, 0, {0, 0}},     {{10, 20}, 0, {10, 20}}, {{10, 20}, 1, {0, 0}},     {{200, 600}, 0, {200, 256}},
+                 {{200, 600}, 1, {0, 256}}, {{200, 600}, 2, {0, 88}}, {{300, 301}, 0, {256, 256}}, {{256, 512}, 1, {0, 256}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct rn_range part = rn_range_in_chunk(cases[i].range, cases[i].chunk);
+        assert_int_equal(part.from, cases[i].part.from);
+        assert_int_equal(part.to, cases[i].part.to);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -451,6 +524,9 @@ int main(void)
         cmocka_unit_test(programs_start_with_one_global_group),
         cmocka_unit_test(a_failed_allocation_is_an_error),
         cmocka_unit_test(programs_with_wrong_shapes_are_refused),
+        cmocka_unit_test(heads_suit_a_type_by_its_unit),
+        cmocka_unit_test(a_row_sees_the_pinned_stream_and_its_window),
+        cmocka_unit_test(a_chunk_has_a_part_of_a_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
