@@ -68,7 +68,7 @@ bool rn_engine_host_cost(const struct rn_engine *e, struct rn_engine_host_cost *
         return false;
     }
     struct rn_host_cost cost = e->ops->host_cost(e->backend);
-    *ret = (struct rn_engine_host_cost){.steps = cost.steps, .calls = cost.calls, .ns = cost.ns};
+    *ret = (struct rn_engine_host_cost){.steps = cost.steps, .calls = cost.calls, .dispatches = cost.dispatches, .ns = cost.ns};
     return true;
 }
 

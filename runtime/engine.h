@@ -158,6 +158,7 @@ size_t rn_engine_costs(const struct rn_engine *e, struct rn_engine_cost ret[RN_E
 
 struct rn_engine_host_cost {
     uint64_t steps, calls;       /* calls of the device's driver, in all steps */
+    uint64_t dispatches;         /* kernels that they started on the device */
     double ns;                   /* spent on them and around them, without the waiting */
 };
 /* What steps cost the host since load, or since rn_engine_profile(on). false: this device has no such cost. */

@@ -429,7 +429,7 @@ static struct rn_host_cost split_host_cost(const struct rn_backend *backend)
     for (int k = 0; k < 2; k++) {
         const struct rn_backend_ops *ops = rn_ops_of(s->parts[k]);
         struct rn_host_cost one = ops->host_cost ? ops->host_cost(s->parts[k]) : (struct rn_host_cost){0};
-        sum = (struct rn_host_cost){sum.steps + one.steps, sum.calls + one.calls, sum.ns + one.ns};
+        sum = (struct rn_host_cost){sum.steps + one.steps, sum.calls + one.calls, sum.dispatches + one.dispatches, sum.ns + one.ns};
     }
     return sum;
 }

@@ -16,11 +16,16 @@
 #define RN_PRODUCT_GELU 32u     /* the act is GELU (tanh form), else SiLU */
 #define RN_PRODUCT_WANTED 64u   /* rows are step.n_wanted, not step.n_rows */
 #define RN_PRODUCT_HALF 128u    /* float weights: a row of w holds 32 n_groups - 16 columns (repacking pads to 16) */
+#define RN_PRODUCT_NORMED 256u  /* the sums times the factor of the row's norm: its squares lie behind d (lib/norm.glsl) */
 #define RN_PRODUCT_TIMES 512u   /* one part: out0 = act(part 0) * out1, where an earlier dispatch put a product of another type */
+#define RN_PRODUCT_THEN_QUANT 1024u /* matvec.comp, one part or gated: out0 quantised for the next product too */
+#define RN_PRODUCT_THEN_NORM 2048u  /* … times the weights of that product's norm */
 
 /* Products: matvec.comp (1..8 rows), matmat.comp (more). q: int8 [row][32 n_groups], as words; for float weights the values
  * themselves, floats [row][32 n_groups]. d: vec2 [row][n_groups]: (d, d * sum of the group's q). w: runtime/tensor/repack.h. A part's
- * workgroups follow the previous part's. rows: of the matrix, ld: of its out. */
+ * workgroups follow the previous part's. rows: of the matrix, ld: of its out.
+ * With THEN_QUANT the third part's members say how: w2 is q, out2 is d (as above, of the next product), bias2 the norm's weights, rows2 the bits
+ * of its eps. */
 #define RN_ARGS_PRODUCT(REF, UINT, FLOAT)                                                                                            \
     REF(Words, q) REF(Pairs, d) REF(Step, step)                                                                                      \
     REF(Words, w0) REF(Words, w1) REF(Words, w2)                                                                                     \
@@ -30,17 +35,18 @@
     UINT(ld0) UINT(ld1) UINT(ld2)                                                                                                    \
     UINT(n_groups) UINT(flags)
 
-/* Flags of RN_ARGS_PREPARE */
-#define RN_PREPARE_NORM 1u      /* norm first, else x as it is */
-#define RN_PREPARE_QUANT 2u     /* write q and d */
-#define RN_PREPARE_FLOATS 4u    /* write out */
-#define RN_PREPARE_ADD 8u       /* out += */
-#define RN_PREPARE_WANTED 16u   /* row i of the result is row step.wanted[i] of x */
+/* Flags of RN_ARGS_PREPARE: what happens to a row, in this order */
+#define RN_PREPARE_WANTED 1u    /* row i of the result is row step.wanted[i] of x */
+#define RN_PREPARE_NORM 2u      /* y = x / sqrt(mean(x^2) + eps) * norm, else y = x */
+#define RN_PREPARE_ADD 4u       /* y = sum += y */
+#define RN_PREPARE_WEIGH 8u     /* y = y * next, and its squares behind d: the norm of a product with RN_PRODUCT_NORMED */
+#define RN_PREPARE_FLOATS 16u   /* out = y */
+#define RN_PREPARE_QUANT 32u    /* q, d = y */
 
-/* prepare.comp: out = x / sqrt(mean(x^2) + eps) * norm, quantised and/or as floats. out may be x. */
+/* prepare.comp. out may be x. eps: of the norm, eps_next: of the next one. */
 #define RN_ARGS_PREPARE(REF, UINT, FLOAT)                                                                                            \
-    REF(Floats, x) REF(Floats, norm) REF(Floats, out) REF(Words, q) REF(Pairs, d) REF(Step, step)                                    \
-    UINT(width) UINT(ld_x) UINT(ld_out) UINT(n_groups) UINT(flags) FLOAT(eps)
+    REF(Floats, x) REF(Floats, norm) REF(Floats, sum) REF(Floats, next) REF(Floats, out) REF(Words, q) REF(Pairs, d) REF(Step, step) \
+    UINT(width) UINT(ld_x) UINT(ld_sum) UINT(ld_out) UINT(n_groups) UINT(flags) FLOAT(eps) FLOAT(eps_next)
 
 /* embed.comp: out[row] = row step.rows[row].id of w, dequantised, times scale. */
 #define RN_ARGS_EMBED(REF, UINT, FLOAT)                                                                                              \

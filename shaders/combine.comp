@@ -8,14 +8,13 @@
 #include "lib/refs.glsl"
 #include "lib/fmath.glsl"
 #include "lib/partial.glsl"
+#include "lib/quant.glsl"
 
 layout(local_size_x = 64) in;
 
 #define out result // a word of GLSL
 RN_ARGS(RN_ARGS_COMBINE);
 #undef out
-
-const float AMAX_MIN = 7.8886090522101181e-31; // 2^-100, see rn_quant_act
 
 shared float maxima[64];
 shared ivec2 codes[64];
@@ -55,23 +54,18 @@ void quantise(bool used, vec2 y, uint at)
     for (uint i = 0; i < 16; i++) {
         amax = max(amax, maxima[first + i]);
     }
-    precise float inverse = 127.0 / amax;
-    precise vec2 scaled = y * inverse;
-    const ivec2 q = amax < AMAX_MIN ? ivec2(0) : ivec2(roundEven(scaled));
+    const ivec2 q = quant_codes(vec4(y, 0, 0), amax).xy;
     codes[inv] = q;
     barrier();
     if (used && inv % 2 == 0) {
-        const ivec2 next = codes[inv + 1];
-        args.q.v[at * 8 + inv % 16 / 2] = uint(q.x & 255 | (q.y & 255) << 8 | (next.x & 255) << 16 | next.y << 24);
+        args.q.v[at * 8 + inv % 16 / 2] = quant_word(ivec4(q, codes[inv + 1]));
     }
     if (used && inv == first) {
         int total = 0;
         for (uint i = 0; i < 16; i++) {
             total += codes[first + i].x + codes[first + i].y;
         }
-        precise float d = amax < AMAX_MIN ? 0.0 : amax / 127.0;
-        precise float sum = float(total) * d;
-        args.d.v[at] = vec2(d, sum);
+        args.d.v[at] = quant_scale(amax, total);
     }
     barrier(); // the next group writes the same places
 }

@@ -12,6 +12,7 @@
 
 #include "lib/refs.glsl"
 #include "lib/fmath.glsl"
+#include "lib/norm.glsl"
 #include "lib/product.glsl"
 
 layout(constant_id = 0) const uint TOKENS = 8;
@@ -19,6 +20,8 @@ layout(local_size_x_id = 1, local_size_y = 1, local_size_z = 1) in;
 
 const uint PAIRS = 32;          // of rows: 4 blocks
 const uint TILE = 4 * TOKENS;   // tokens of the workgroup
+
+shared float factors[TILE];
 
 #if defined(TYPE_F32) || defined(TYPE_F16) || defined(TYPE_BF16)
 /* A segment's activations: 32 floats per token. */
@@ -133,6 +136,9 @@ void main()
     if (token0 >= n_tokens) {
         return; // the whole workgroup
     }
+    for (uint i = gl_LocalInvocationID.x; i < min(TILE, n_tokens - token0); i += gl_WorkGroupSize.x) {
+        factors[i] = row_factor(token0 + i); // there are barriers before they are used
+    }
     uint row0;
     Part part = part_find(64, row0);
     vec2 total[TOKENS], up[TOKENS];
@@ -145,9 +151,9 @@ void main()
         const uint token = token0 + first + t;
         if (token < n_tokens) {
             if (is_gated()) {
-                put_gated(row, token, total[t], up[t]);
+                put_gated(row, token, factors[first + t], total[t], up[t]);
             } else {
-                put(part, row, token, total[t]);
+                put(part, row, token, factors[first + t], total[t]);
             }
         }
     }

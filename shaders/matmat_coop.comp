@@ -19,6 +19,7 @@
 #define BYTES
 #include "lib/refs.glsl"
 #include "lib/fmath.glsl"
+#include "lib/norm.glsl"
 #include "lib/product.glsl"
 #include "lib/dot.glsl"
 #include "lib/weights.glsl"
@@ -52,6 +53,7 @@ shared uvec2 tile[STAGE * (ROWS + 64) * UNIT];
 /* Bits of scales: per group of the stage and row d, then m or both factors; per group and token d, then d * sum. */
 shared int row_scales[STAGE * 3 * ROWS];
 shared int token_scales[STAGE * 2 * 64];
+shared float factors[64]; // of the tokens' norms
 
 void put_row(uint j, uint row, ivec2 q[ACT_WORDS], uint i)
 {
@@ -233,15 +235,17 @@ void sums_put(uint i, SUMS sums)
     coopMatStore(sums, tile, i * N * PAIRS + gl_SubgroupID * (M / 2), PAIRS, gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-void put_all(Part part, uint row0, uint token0, uint n_tokens)
+/* Tokens from token0 + at on. */
+void put_all(Part part, uint row0, uint token0, uint at, uint n_tokens)
 {
     for (uint i = gl_LocalInvocationID.x; i < N * PAIRS; i += gl_WorkGroupSize.x) {
-        const uint pair = i % PAIRS, token = i / PAIRS, row = row0 + 2 * pair;
-        if (token0 + token < n_tokens) {
+        const uint pair = i % PAIRS, of_tile = i / PAIRS, token = token0 + at + of_tile, row = row0 + 2 * pair;
+        if (token < n_tokens) {
+            const float factor = factors[at + of_tile];
             if (is_gated()) {
-                put_gated(row, token0 + token, sums_get(0, pair, token), sums_get(1, pair, token));
+                put_gated(row, token, factor, sums_get(0, pair, of_tile), sums_get(1, pair, of_tile));
             } else {
-                put(part, row, token0 + token, sums_get(1, pair, token));
+                put(part, row, token, factor, sums_get(1, pair, of_tile));
             }
         }
     }
@@ -252,6 +256,9 @@ void main()
     const uint token0 = gl_WorkGroupID.y * TOKENS, n_tokens = token_count();
     if (token0 >= n_tokens) {
         return; // the whole workgroup
+    }
+    for (uint i = gl_LocalInvocationID.x; i < min(TOKENS, n_tokens - token0); i += gl_WorkGroupSize.x) {
+        factors[i] = row_factor(token0 + i); // there are barriers before they are used
     }
     uint row0;
     Part part = part_find(ROWS, row0);
@@ -273,6 +280,6 @@ void main()
         }
         sums_put(1, total[t]);
         barrier();
-        put_all(part, row0, token0 + t * N, n_tokens);
+        put_all(part, row0, token0, t * N, n_tokens);
     }
 }

@@ -1,9 +1,10 @@
 /* Products for 1..8 rows of tokens (columns): out = w x + bias, with the epilogues of RN_PRODUCT_*.
  *
  *   constant 0   columns: 1, 2, 4, 8; step rows beyond the actual number are computed again for the last one and not stored
- *   constant 1   invocations: 8 x slices of K. A GPU: min(segments of a row, 16) slices; a CPU: 1 (then there is neither shared memory nor
- *                a barrier)
- *   workgroups   (sum over the parts of ceil(rows / 16), 1, 1); gated: of part 0 alone
+ *   constant 1   invocations: 8 blocks x slices of K. A GPU: min(segments of a row, 16) slices; a CPU: 1 (then there is neither shared
+ *                memory nor a barrier, but for THEN_QUANT)
+ *   constant 2   blocks of 16 rows that a workgroup takes: 1; with RN_PRODUCT_THEN_QUANT 2, a group of the next product
+ *   workgroups   (sum over the parts of ceil(rows / (16 blocks)), 1, 1); gated: of part 0 alone
  *
  * An invocation takes two adjacent rows of a block of 16 and every slices'th segment of K (128 columns; float weights: 32), and sums it
  * up in ascending order. Sums of segments go to shared memory and are added in ascending order: the same order whatever the number of
@@ -13,18 +14,30 @@
 
 #include "lib/refs.glsl"
 #include "lib/fmath.glsl"
+#include "lib/norm.glsl"
 #include "lib/product.glsl"
+#include "lib/quant.glsl"
 
 layout(constant_id = 0) const uint COLUMNS = 1;
+layout(constant_id = 2) const uint BLOCKS = 1;
 layout(local_size_x_id = 1, local_size_y = 1, local_size_z = 1) in;
 
 #include "lib/segment.glsl"
+#include "lib/then.glsl"
 
-const uint PAIRS = 8;
+const uint PAIRS = 8 * BLOCKS;
 const uint SLICES = gl_WorkGroupSize.x / PAIRS;
-const uint WINDOW = 256 / COLUMNS; // segments: 16 KiB, so that two workgroups fit where a core has 32
+const uint WINDOW = 256 / (COLUMNS * BLOCKS); // segments: 16 KiB, so that nearly two workgroups fit where a core has 32
 
 shared vec2 sums[SLICES == 1 ? 1 : WINDOW * COLUMNS * PAIRS];
+
+/* Puts rows row0 + 2 pair and the next for one token. */
+void finish(Part part, uint row0, uint pair, uint token, vec2 sums, vec2 up)
+{
+    const uint row = row0 + 2 * pair;
+    const float factor = row_factor(token);
+    then_stage(row, token, is_gated() ? put_gated(row, token, factor, sums, up) : put(part, row, token, factor, sums));
+}
 
 /* One slice: the sums stay in registers. */
 void sum_alone(Words w, uint row, uint rows, uint pair, uint n_tokens, out vec2 total[COLUMNS])
@@ -44,7 +57,7 @@ void sum_alone(Words w, uint row, uint rows, uint pair, uint n_tokens, out vec2 
 void main_alone(uint pair, uint n_tokens)
 {
     uint row;
-    Part part = part_find(16, row);
+    Part part = part_find(16 * BLOCKS, row);
     vec2 total[COLUMNS], up[COLUMNS];
     sum_alone(part.w, row, part.rows, pair, n_tokens, total);
     if (is_gated()) {
@@ -54,11 +67,7 @@ void main_alone(uint pair, uint n_tokens)
         if (c >= n_tokens) {
             break;
         }
-        if (is_gated()) {
-            put_gated(row + 2 * pair, c, total[c], up[c]);
-        } else {
-            put(part, row + 2 * pair, c, total[c]);
-        }
+        finish(part, row, pair, c, total[c], up[c]);
     }
 }
 
@@ -103,7 +112,7 @@ void sum_together(Words w, uint row, uint rows, uint slice, uint pair, uint n_to
 void main_together(uint slice, uint pair, uint n_tokens)
 {
     uint row;
-    Part part = part_find(16, row);
+    Part part = part_find(16 * BLOCKS, row);
     vec2 total[OWN], up[OWN];
     sum_together(part.w, row, part.rows, slice, pair, n_tokens, total);
     if (is_gated()) {
@@ -113,11 +122,7 @@ void main_together(uint slice, uint pair, uint n_tokens)
     [[unroll]] for (uint j = 0; j < OWN; j++) {
         const uint c = slice + j * SLICES;
         if (c < min(COLUMNS, n_tokens)) {
-            if (is_gated()) {
-                put_gated(row + 2 * pair, c, total[j], up[j]);
-            } else {
-                put(part, row + 2 * pair, c, total[j]);
-            }
+            finish(part, row, pair, c, total[j], up[j]);
         }
     }
 }
@@ -132,5 +137,8 @@ void main()
         main_alone(pair, n_tokens);
     } else {
         main_together(slice, pair, n_tokens);
+    }
+    if (BLOCKS == 2) {
+        then_all(32 * gl_WorkGroupID.x, n_tokens);
     }
 }

@@ -218,6 +218,7 @@ static int repeat(struct bench *b, const struct rn_seq *filled, bool is_decode, 
     if (ret->has_host && rn_engine_host_cost(b->engine, &ret->host)) {
         ret->host.steps -= before.steps;
         ret->host.calls -= before.calls;
+        ret->host.dispatches -= before.dispatches;
         ret->host.ns -= before.ns;
     }
     if (b->args->by_operation) {
@@ -329,8 +330,9 @@ static json_t *to_json(const struct bench *b, const struct result *results, size
         if (x->has_host && x->host.steps) {
             double steps = (double)x->host.steps;
             r |= json_object_set_new(json_array_get(list, i), "host",
-                                     json_pack("{s:f, s:f}", "calls_per_step", rounded((double)x->host.calls / steps), "us_per_step",
-                                               rounded(x->host.ns / steps / 1e3)));
+                                     json_pack("{s:f, s:f, s:f}", "calls_per_step", rounded((double)x->host.calls / steps), "us_per_step",
+                                               rounded(x->host.ns / steps / 1e3), "dispatches_per_step",
+                                               rounded((double)x->host.dispatches / steps)));
         }
     }
     json_t *v = json_pack("{s:s, s:I, s:s, s:o, s:f, s:f, s:o}", "model", b->info->model_id, "threads", (json_int_t)b->info->n_threads,
@@ -362,7 +364,8 @@ static int print_table(const struct bench *b, const struct result *results, size
         putchar('\n');
         if (x->has_host && x->host.steps) {
             double steps = (double)x->host.steps;
-            printf("  on the host  %10.1f µs and %.1f calls per step\n", x->host.ns / steps / 1e3, (double)x->host.calls / steps);
+            printf("  on the host  %10.1f µs and %.1f calls per step, %.0f dispatches\n", x->host.ns / steps / 1e3, (double)x->host.calls / steps,
+                   (double)x->host.dispatches / steps);
         }
         print_costs(b, x);
     }

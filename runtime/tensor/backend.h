@@ -70,6 +70,7 @@ struct rn_kernel_choice {       /* one line of "which kernel was picked" */
 
 struct rn_host_cost {           /* of steps, without the waiting; zero where a backend has no device of its own */
     uint64_t steps, calls;      /* calls of the device's driver */
+    uint64_t dispatches;        /* kernels that the steps started there */
     double ns;
 };
 

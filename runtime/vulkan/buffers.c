@@ -42,6 +42,16 @@ static uint32_t widest(const struct rn_vk *vk)
     return n;
 }
 
+size_t rn_vk_acts_shares_at(uint32_t n_groups, uint32_t row)
+{
+    return (size_t)RN_STEP_ROWS * 2 * n_groups + (size_t)row * ((n_groups + 3) / 4 * 4);
+}
+
+size_t rn_vk_acts_d_floats(uint32_t n_groups)
+{
+    return rn_vk_acts_shares_at(n_groups, RN_STEP_ROWS);
+}
+
 static int make_work(struct rn_vk *vk, struct rn_err *err)
 {
     const struct rn_program *p = vk->program;
@@ -52,9 +62,10 @@ static int make_work(struct rn_vk *vk, struct rn_err *err)
         vk->values[v] = take(&at, rows * vk->ld[v] * sizeof(float));
     }
     vk->work_x = (size_t)vk->values[RN_VAL_X];
-    VkDeviceAddress *others[] = {&vk->q_window, &vk->q_pinned, &vk->up, &vk->acts_q, &vk->acts_d};
-    size_t rows_q = rows * vk->ld[RN_VAL_Q] * sizeof(float), n = widest(vk);
-    size_t bytes[] = {rows_q, rows_q, rows * vk->ld[RN_VAL_F] * sizeof(float), rows * n, rows * n / 32 * 2 * sizeof(float)};
+    VkDeviceAddress *others[] = {&vk->q_window,  &vk->q_pinned,  &vk->up,       &vk->acts[0].q,
+                                 &vk->acts[0].d, &vk->acts[1].q, &vk->acts[1].d};
+    size_t rows_q = rows * vk->ld[RN_VAL_Q] * sizeof(float), n = widest(vk), d = rn_vk_acts_d_floats((uint32_t)n / 32) * sizeof(float);
+    size_t bytes[] = {rows_q, rows_q, rows * vk->ld[RN_VAL_F] * sizeof(float), rows * n, d, rows * n, d};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         *others[i] = take(&at, bytes[i]);
     }

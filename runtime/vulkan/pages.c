@@ -6,11 +6,6 @@
 
 #define POISON 0x7bff7e00u // two halves, a NaN and 65504: neither survives in a sum unnoticed
 
-size_t rn_vk_part_bytes(bool q8, uint32_t head_dim)
-{
-    return rn_kv_part_bytes(q8, head_dim);
-}
-
 /* Between what earlier submits wrote, a transfer, and whatever reads it later. */
 static void fence_transfer(VkCommandBuffer commands, bool before)
 {

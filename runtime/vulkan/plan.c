@@ -1,7 +1,7 @@
 /* From the program to a list of dispatches.
  *
- * A norm in front of a product is folded into the dispatch that quantises the product's input; the parts of one type make one dispatch.
- * The dispatches of LOGITS come last, they work on the rows that want logits. Addresses are written into the arguments once; only those
+ * The parts of one type make one dispatch. A product's input is weighed (the norm in front of it, shaders/lib/norm.glsl) and quantised by the
+ * dispatch that makes it where that can be, else by one of its own. The dispatches of LOGITS come last, they work on the rows that want logits. Addresses are written into the arguments once; only those
  * of buffers that grow are renewed (buffers.c). */
 #include "runtime/vulkan/plan_internal.h"
 
@@ -16,6 +16,7 @@ struct planner {
     struct rn_vk *vk;
     const struct rn_program *p;
     VkDeviceAddress next_vector; /* vectors are taken in the order of rn_vk_vectors_load */
+    uint32_t acts;               /* the place of the last input: the next one gets the other, for its maker may still read this one */
     struct rn_err *err;
 };
 
@@ -58,34 +59,81 @@ static int add_norm(struct planner *pl, const struct rn_op *op)
     struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_PREPARE, .type = RN_VK_ANY_TYPE, .writes = RES(op->out)};
     t.reads = RES(op->in) | (op->accumulate ? RES(op->out) : 0);
     t.args.prepare = (struct rn_args_prepare){
-        .x = vk->values[op->in], .norm = take_vector(pl, op->parts[0].weight), .out = vk->values[op->out], .width = pl->p->width[op->in],
-        .ld_x = vk->ld[op->in], .ld_out = vk->ld[op->out], .n_groups = vk->ld[op->in] / 32, .eps = op->eps,
-        .flags = RN_PREPARE_NORM | RN_PREPARE_FLOATS | (op->accumulate ? RN_PREPARE_ADD : 0)};
+        .x = vk->values[op->in], .norm = take_vector(pl, op->parts[0].weight), .sum = vk->values[op->out], .out = vk->values[op->out],
+        .width = pl->p->width[op->in], .ld_x = vk->ld[op->in], .ld_sum = vk->ld[op->out], .ld_out = vk->ld[op->out],
+        .n_groups = vk->ld[op->in] / 32, .eps = op->eps, .flags = RN_PREPARE_NORM | (op->accumulate ? RN_PREPARE_ADD : RN_PREPARE_FLOATS)};
     return add(pl, &t);
 }
 
 struct input { /* what a product reads once it is prepared */
-    VkDeviceAddress q;      /* int8 */
+    VkDeviceAddress q, d; /* int8; d has the norm's shares too */
     VkDeviceAddress floats;
-    uint32_t res_q, res_floats;
+    uint32_t res_acts, res_floats;
+    bool normed;
 };
 
-/* Lets the combine kernel right before a product quantise what it makes, where only that product reads it. */
-static bool combine_quantises(struct planner *pl, const struct rn_op *op, const struct rn_op *norm)
+/* Lets a combine kernel quantise what it makes. */
+static bool combine_does(const struct planner *pl, struct rn_vk_task *last, const struct rn_args_prepare *a)
 {
-    struct rn_vk *vk = pl->vk;
-    struct rn_vk_task *last = vk->n_tasks ? &vk->tasks[vk->n_tasks - 1] : NULL;
-    if (norm || !last || last->op != RN_VK_COMBINE || !(last->writes & RES(op->in)) || pl->p->head_dim % 32) {
+    if (a->flags != RN_PREPARE_QUANT || pl->p->head_dim % 32) {
         return false;
     }
-    last->writes |= RN_VK_RES_ACTS;
-    last->args.combine.q = vk->acts_q;
-    last->args.combine.d = vk->acts_d;
+    last->args.combine.q = a->q;
+    last->args.combine.d = a->d;
     last->args.combine.flags |= RN_COMBINE_QUANT;
     return true;
 }
 
-/* The dispatch in front of a product: the folded norm, what the types of the parts want. norm: NULL, or the operation. */
+/* Lets a product of one result quantise it. */
+static bool product_does(struct rn_vk_task *last, const struct rn_args_prepare *a)
+{
+    struct rn_args_product *p = &last->args.product;
+    if ((a->flags & ~(uint32_t)RN_PREPARE_WEIGH) != RN_PREPARE_QUANT || (!(p->flags & RN_PRODUCT_GATED) && p->rows1)) {
+        return false;
+    }
+    p->flags |= RN_PRODUCT_THEN_QUANT | (a->next ? RN_PRODUCT_THEN_NORM : 0);
+    p->w2 = a->q;
+    p->out2 = a->d;
+    p->bias2 = a->next;
+    memcpy(&p->rows2, &a->eps_next, sizeof p->rows2);
+    return true;
+}
+
+/* Lets the dispatch that made a value prepare it for the product that comes next, with few rows. */
+static bool maker_does(struct planner *pl, const struct rn_vk_task *prepare)
+{
+    struct rn_vk_task *last = pl->vk->n_tasks ? &pl->vk->tasks[pl->vk->n_tasks - 1] : NULL;
+    if (!last || !(last->writes & prepare->reads)) {
+        return false;
+    }
+    const struct rn_args_prepare *a = &prepare->args.prepare;
+    bool does = last->op == RN_VK_COMBINE ? combine_does(pl, last, a) : last->op == RN_VK_MATVEC && product_does(last, a);
+    last->writes |= does ? prepare->writes : 0;
+    return does;
+}
+
+/* Prepares the sum of a norm of its own in the same dispatch, with any number of rows. */
+static bool norm_does(struct planner *pl, const struct rn_vk_task *prepare)
+{
+    struct rn_vk_task *last = pl->vk->n_tasks ? &pl->vk->tasks[pl->vk->n_tasks - 1] : NULL;
+    const struct rn_args_prepare *from = &prepare->args.prepare;
+    if (!last || last->op != RN_VK_PREPARE || !(last->args.prepare.flags & RN_PREPARE_ADD) || !(last->writes & prepare->reads) ||
+        (from->flags & RN_PREPARE_WANTED)) {
+        return false;
+    }
+    struct rn_args_prepare *a = &last->args.prepare;
+    a->flags |= from->flags;
+    a->next = from->next;
+    a->eps_next = from->eps_next;
+    a->out = from->out;
+    a->ld_out = from->ld_out;
+    a->q = from->q;
+    a->d = from->d;
+    last->writes |= prepare->writes;
+    return true;
+}
+
+/* What stands in front of a product: the norm that folds into it, what the types of its parts want. norm: NULL, or the operation. */
 static int add_prepare(struct planner *pl, const struct rn_op *op, const struct rn_op *norm, struct input *ret)
 {
     struct rn_vk *vk = pl->vk;
@@ -97,19 +145,24 @@ static int add_prepare(struct planner *pl, const struct rn_op *op, const struct 
     }
     enum rn_value from = norm ? norm->in : op->in;
     bool wanted = op->kind == RN_OP_LOGITS, writes_floats = wants_floats && (norm || wanted);
-    *ret = (struct input){.q = vk->acts_q, .floats = vk->values[op->in], .res_q = RN_VK_RES_ACTS, .res_floats = RES(op->in)};
+    const uint32_t k = pl->acts ^= 1;
+    *ret = (struct input){.q = vk->acts[k].q, .d = vk->acts[k].d, .floats = vk->values[op->in], .res_acts = RN_VK_RES_ACTS << k,
+                          .res_floats = RES(op->in), .normed = norm};
     if (!wants_q && !writes_floats) {
         return 0; // as it is
     }
     struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_PREPARE, .type = RN_VK_ANY_TYPE, .reads = RES(from)};
-    t.writes = (wants_q ? RN_VK_RES_ACTS : 0) | (writes_floats ? RES(op->in) : 0);
+    t.writes = ret->res_acts | (writes_floats ? RES(op->in) : 0);
     t.args.prepare = (struct rn_args_prepare){
-        .x = vk->values[from], .norm = norm ? take_vector(pl, norm->parts[0].weight) : 0, .out = writes_floats ? vk->values[op->in] : 0,
-        .q = vk->acts_q, .d = vk->acts_d, .width = pl->p->width[from], .ld_x = vk->ld[from], .ld_out = vk->ld[op->in],
-        .n_groups = vk->ld[from] / 32, .eps = norm ? norm->eps : 0};
-    t.args.prepare.flags = (norm ? RN_PREPARE_NORM : 0) | (wants_q ? RN_PREPARE_QUANT : 0) | (writes_floats ? RN_PREPARE_FLOATS : 0) |
+        .x = vk->values[from], .next = norm ? take_vector(pl, norm->parts[0].weight) : 0, .out = writes_floats ? vk->values[op->in] : 0,
+        .q = ret->q, .d = ret->d, .width = pl->p->width[from], .ld_x = vk->ld[from], .ld_out = vk->ld[op->in],
+        .n_groups = vk->ld[from] / 32, .eps_next = norm ? norm->eps : 0};
+    t.args.prepare.flags = (norm ? RN_PREPARE_WEIGH : 0) | (wants_q ? RN_PREPARE_QUANT : 0) | (writes_floats ? RN_PREPARE_FLOATS : 0) |
                            (wanted ? RN_PREPARE_WANTED : 0);
-    t.many_only = wants_q && !writes_floats && combine_quantises(pl, op, norm);
+    if (norm_does(pl, &t)) {
+        return 0;
+    }
+    t.many_only = maker_does(pl, &t);
     return add(pl, &t);
 }
 
@@ -130,13 +183,13 @@ static void set_part(struct rn_vk_task *t, uint32_t k, const struct rn_vk_weight
     t->macs += (double)w->cols * w->rows;
 }
 
-static struct rn_vk_task product_task(const struct planner *pl, const struct rn_op *op, uint32_t type, const struct input *in)
+static struct rn_vk_task product_task(const struct rn_op *op, uint32_t type, const struct input *in)
 {
     bool f = rn_dtype_is_float(type);
-    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_MATVEC, .type = type, .reads = f ? in->res_floats : in->res_q};
+    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_MATVEC, .type = type, .reads = (f ? in->res_floats : 0) | in->res_acts};
     const uint32_t cols = op->parts[0].weight->cols;
-    t.args.product = (struct rn_args_product){.q = f ? in->floats : in->q, .d = f ? 0 : pl->vk->acts_d, .n_groups = (cols + 31) / 32};
-    t.args.product.flags = f && (cols + 15) / 16 % 2 ? RN_PRODUCT_HALF : 0;
+    t.args.product = (struct rn_args_product){.q = f ? in->floats : in->q, .d = in->d, .n_groups = (cols + 31) / 32};
+    t.args.product.flags = (f && (cols + 15) / 16 % 2 ? RN_PRODUCT_HALF : 0) | (in->normed ? RN_PRODUCT_NORMED : 0);
     return t;
 }
 
@@ -159,7 +212,7 @@ static int add_products(struct planner *pl, const struct rn_op *op, const struct
             continue;
         }
         const uint32_t type = op->parts[k].weight->type;
-        struct rn_vk_task t = product_task(pl, op, type, in);
+        struct rn_vk_task t = product_task(op, type, in);
         t.args.product.flags |= (op->accumulate ? RN_PRODUCT_ADD : 0) | (logits ? RN_PRODUCT_WANTED : 0);
         for (uint32_t i = k, at = 0; i < op->n_parts; i++) {
             const struct rn_part *part = &op->parts[i];
@@ -187,7 +240,7 @@ static int add_gated(struct planner *pl, const struct rn_op *op, const struct in
     const uint32_t ld = vk->ld[op->out];
     VkDeviceAddress biases[3] = {0};
     take_biases(pl, op, biases);
-    struct rn_vk_task t = product_task(pl, op, gate->type, in);
+    struct rn_vk_task t = product_task(op, gate->type, in);
     t.writes = RES(op->out);
     t.args.product.flags |= RN_PRODUCT_GATED | (op->act == RN_ACT_GELU_TANH ? RN_PRODUCT_GELU : 0);
     set_part(&t, 0, gate, biases[0], vk->values[op->out], ld);
@@ -195,7 +248,7 @@ static int add_gated(struct planner *pl, const struct rn_op *op, const struct in
         set_part(&t, 1, up, biases[1], vk->values[op->out], ld);
         return add(pl, &t);
     }
-    struct rn_vk_task first = product_task(pl, op, up->type, in);
+    struct rn_vk_task first = product_task(op, up->type, in);
     first.writes = RN_VK_RES_UP;
     set_part(&first, 0, up, biases[1], vk->up, ld);
     t.reads |= RN_VK_RES_UP;
@@ -220,8 +273,8 @@ static int add_rope_kv(struct planner *pl, const struct rn_op *op)
         .heads = p->n_heads | p->n_kv_heads << 16, .dims = p->head_dim | p->ropes[rope].n_rot << 16, .ld_q = vk->ld[RN_VAL_Q],
         .ld_k = vk->ld[RN_VAL_K], .angle_row = p->n_ropes * 2 * vk->angle_stride, .angle_at = rope * 2 * vk->angle_stride,
         .angle_zone = vk->angle_stride, .eps = op->eps,
-        .at_pinned = (uint32_t)(slot * p->n_kv_heads * 2 * rn_vk_part_bytes(false, p->head_dim)),
-        .at_window = (uint32_t)(slot * p->n_kv_heads * 2 * rn_vk_part_bytes(q8, p->head_dim))};
+        .at_pinned = (uint32_t)(slot * p->n_kv_heads * 2 * rn_kv_part_bytes(false, p->head_dim)),
+        .at_window = (uint32_t)(slot * p->n_kv_heads * 2 * rn_kv_part_bytes(q8, p->head_dim))};
     t.args.rope_kv.norm_q = op->n_parts ? take_vector(pl, op->parts[0].weight) : 0;
     t.args.rope_kv.norm_k = op->n_parts ? take_vector(pl, op->parts[1].weight) : 0;
     t.args.rope_kv.flags = (p->ropes[rope].interleaved ? RN_ROPE_INTERLEAVED : 0) | (op->n_parts ? RN_ROPE_NORMS : 0) | (q8 ? RN_ROPE_Q8 : 0);
@@ -240,8 +293,8 @@ static int add_attention(struct planner *pl, const struct rn_op *op)
     t.args.attend = (struct rn_args_attend){
         .q_window = vk->q_window, .q_pinned = vk->q_pinned, .out = vk->values[op->out], .heads = p->n_heads | p->n_kv_heads << 16,
         .head_dim = p->head_dim, .ld_q = vk->ld[RN_VAL_Q], .ld_out = vk->ld[op->out], .flags = q8 ? RN_ATTEND_Q8 : 0, .scale = p->attn_scale,
-        .at_pinned = (uint32_t)(slot * p->n_kv_heads * 2 * rn_vk_part_bytes(false, p->head_dim)),
-        .at_window = (uint32_t)(slot * p->n_kv_heads * 2 * rn_vk_part_bytes(q8, p->head_dim))};
+        .at_pinned = (uint32_t)(slot * p->n_kv_heads * 2 * rn_kv_part_bytes(false, p->head_dim)),
+        .at_window = (uint32_t)(slot * p->n_kv_heads * 2 * rn_kv_part_bytes(q8, p->head_dim))};
     int r = add(pl, &t);
     t = (struct rn_vk_task){.kind = op->kind, .op = RN_VK_COMBINE, .type = RN_VK_ANY_TYPE, .layer = op->layer, .group = t.group,
                             .reads = RN_VK_RES_PARTIAL, .writes = RES(op->out)};

@@ -18,12 +18,12 @@
 enum {
     RN_VK_RES_Q_WINDOW = 1 << RN_VAL_COUNT,
     RN_VK_RES_Q_PINNED = RN_VK_RES_Q_WINDOW << 1,
-    RN_VK_RES_ACTS = RN_VK_RES_Q_WINDOW << 2,
-    RN_VK_RES_PARTIAL = RN_VK_RES_Q_WINDOW << 3,
-    RN_VK_RES_KV = RN_VK_RES_Q_WINDOW << 4,
-    RN_VK_RES_UP = RN_VK_RES_Q_WINDOW << 5,
-    RN_VK_RES_LOGITS = RN_VK_RES_Q_WINDOW << 6,
-    RN_VK_RES_ALL = (RN_VK_RES_Q_WINDOW << 7) - 1,
+    RN_VK_RES_ACTS = RN_VK_RES_Q_WINDOW << 2, /* and the next bit: acts[0], acts[1] */
+    RN_VK_RES_PARTIAL = RN_VK_RES_Q_WINDOW << 4,
+    RN_VK_RES_KV = RN_VK_RES_Q_WINDOW << 5,
+    RN_VK_RES_UP = RN_VK_RES_Q_WINDOW << 6,
+    RN_VK_RES_LOGITS = RN_VK_RES_Q_WINDOW << 7,
+    RN_VK_RES_ALL = (RN_VK_RES_Q_WINDOW << 8) - 1,
 };
 
 struct rn_vk_weight {            /* one repacked matrix */
@@ -52,7 +52,7 @@ struct rn_vk_task {
     uint32_t type;               /* of the weights, or RN_VK_ANY_TYPE */
     uint32_t layer, group;       /* ROPE_KV, ATTEND, COMBINE */
     uint32_t reads, writes;      /* RN_VK_RES_* and 1 << value */
-    bool many_only;              /* not with split attention: its combine did this already */
+    bool many_only;              /* not in a step of few rows: the dispatch before did this already */
     double bytes, macs;          /* for the costs: of the weights; per row */
     union rn_vk_args args;
 };
@@ -62,6 +62,7 @@ struct rn_vk_recording {         /* command buffers for one bucket */
     uint32_t n_pieces;           /* wanted; each ends at a layer border */
     uint32_t n_commands;         /* recorded, 0 = not yet */
     VkCommandBuffer *commands;
+    uint32_t n_dispatches;
     uint32_t query0, n_queries;  /* its timestamps in the query pool */
     uint32_t *marks;             /* [n_queries] what each closes: RN_VK_MARK_*, or a task */
     double ns;                   /* of its last run, by timestamps */
@@ -118,7 +119,10 @@ struct rn_vk {
     uint32_t ld[RN_VAL_COUNT], ld_logits, angle_stride;
     struct rn_vk_buffer work;    /* all values of a pass */
     size_t work_x;               /* X in it */
-    VkDeviceAddress values[RN_VAL_COUNT], q_window, q_pinned, acts_q, acts_d, up;
+    VkDeviceAddress values[RN_VAL_COUNT], q_window, q_pinned, up;
+    struct {
+        VkDeviceAddress q, d;    /* as a product reads its input; behind d the shares of the norm */
+    } acts[2];
     struct rn_vk_buffer logits;  /* [RN_VK_MAX_WANTED][ld_logits] */
     struct rn_vk_buffer partial; /* split attention: [cap_partials][n_heads][head_dim + 2] */
     uint32_t cap_partials;
@@ -166,6 +170,9 @@ void rn_vk_plan_finish(struct rn_vk *vk);
 
 /* ---- buffers.c -------------------------------------------------------------------------------------------------------------------------- */
 
+/* Floats of d of RN_ARGS_PRODUCT, with the shares of a norm behind its pairs (shaders/lib/norm.glsl), and the first of a row's shares. */
+size_t rn_vk_acts_d_floats(uint32_t n_groups);
+size_t rn_vk_acts_shares_at(uint32_t n_groups, uint32_t row);
 int rn_vk_buffers_make_values(struct rn_vk *vk, struct rn_err *err);
 int rn_vk_buffers_make_tables(struct rn_vk *vk, struct rn_err *err); /* when the dispatches are known */
 void rn_vk_buffers_finish(struct rn_vk *vk);

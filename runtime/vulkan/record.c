@@ -58,6 +58,7 @@ void rn_vk_record_drop(struct rn_vk *vk, struct rn_vk_recording *rec)
     rec->commands = NULL;
     rec->marks = NULL;
     rec->n_commands = 0;
+    rec->n_dispatches = 0;
     rec->n_queries = 0;
 }
 
@@ -174,6 +175,7 @@ static int record_task(struct recorder *r, uint32_t index)
     } else {
         vkCmdDispatch(r->commands, shape.groups[0], shape.groups[1], shape.groups[2]);
     }
+    r->rec->n_dispatches++;
     if (vk->profiling) {
         mark(r, index);
     }

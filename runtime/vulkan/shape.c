@@ -19,8 +19,8 @@ static void set_specs(struct rn_vk_shape *s, uint32_t a, uint32_t b)
 /* Tiles of `rows` matrix rows over all parts. */
 static uint32_t product_tiles(const struct rn_args_product *a, uint32_t rows)
 {
-    bool gated = a->flags & RN_PRODUCT_GATED;
-    return div_up(a->rows0, rows) + (gated ? 0 : div_up(a->rows1, rows) + div_up(a->rows2, rows));
+    bool one = a->flags & (RN_PRODUCT_GATED | RN_PRODUCT_THEN_QUANT);
+    return div_up(a->rows0, rows) + (one ? 0 : div_up(a->rows1, rows) + div_up(a->rows2, rows));
 }
 
 static void shape_matvec(struct rn_vk_shape *s, const struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct rn_args_product *a,
@@ -28,8 +28,10 @@ static void shape_matvec(struct rn_vk_shape *s, const struct rn_vk_device *d, co
 {
     uint32_t segments = rn_dtype_is_float(k->type) ? a->n_groups : div_up(a->n_groups, 4);
     uint32_t slices = d->is_cpu ? 1 : segments < MATVEC_SLICES ? segments : MATVEC_SLICES;
-    set_specs(s, n_rows, MATVEC_PAIRS * slices);
-    s->groups[0] = product_tiles(a, 16);
+    uint32_t blocks = a->flags & RN_PRODUCT_THEN_QUANT ? 2 : 1;
+    set_specs(s, n_rows, MATVEC_PAIRS * blocks * slices);
+    s->specs[s->n_specs++] = blocks;
+    s->groups[0] = product_tiles(a, 16 * blocks);
 }
 
 void rn_vk_coop_specs(uint32_t ret[RN_VK_COOP_SPECS], const struct rn_vk_device *d, uint32_t tokens)
@@ -63,15 +65,10 @@ static void shape_matmat(struct rn_vk_shape *s, const struct rn_vk_device *d, co
     s->groups[1] = div_up(n_rows, 4 * tokens);
 }
 
-/* Workgroups per row. With a norm each adds up the whole row, which pays where a few rows would leave a GPU idle. */
-static uint32_t prepare_shares(const struct rn_vk_device *d, const struct rn_args_prepare *a, uint32_t n_rows)
+/* Workgroups per row. */
+static uint32_t prepare_shares(const struct rn_args_prepare *a)
 {
-    const uint32_t all = div_up(a->n_groups, 32);
-    const bool in_place = a->out == a->x || (a->flags & (RN_PREPARE_ADD | RN_PREPARE_NORM)) == (RN_PREPARE_ADD | RN_PREPARE_NORM);
-    if (in_place && (a->flags & RN_PREPARE_FLOATS)) {
-        return 1;
-    }
-    return !(a->flags & RN_PREPARE_NORM) || (!d->is_cpu && n_rows <= RN_VK_FEW_ROWS) ? all : 1;
+    return a->flags & RN_PREPARE_NORM ? 1 : div_up(a->n_groups, 32);
 }
 
 void rn_vk_shape_of(struct rn_vk_shape *ret, const struct rn_vk_device *d, const struct rn_program *p, const struct rn_vk_kernel *k,
@@ -87,7 +84,7 @@ void rn_vk_shape_of(struct rn_vk_shape *ret, const struct rn_vk_device *d, const
     case RN_VK_PREPARE:
         set_specs(ret, 0, 256);
         ret->groups[0] = n_rows;
-        ret->groups[1] = prepare_shares(d, &args->prepare, n_rows);
+        ret->groups[1] = prepare_shares(&args->prepare);
         break;
     case RN_VK_MATVEC:
         shape_matvec(ret, d, k, &args->product, n_rows);

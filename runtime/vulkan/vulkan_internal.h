@@ -196,8 +196,6 @@ void rn_vk_tables_fill(struct rn_vk_tables *t, const struct rn_program *p, uint3
  *   K, f16:   [head_dim / 8][64 tokens][8 halves]        K, q8_0: int8 [head_dim / 16][64 tokens][16], then f16 scale [head_dim / 32][64 tokens]
  *   V, f16:   [64 tokens][head_dim] halves               V, q8_0: int8 [64 tokens][head_dim], then f16 scale [64 tokens][head_dim / 32]
  * so that adjacent invocations (tokens for scores, dimensions for sums) read adjacent memory. */
-size_t rn_vk_part_bytes(bool q8, uint32_t head_dim); /* K part = V part */
-
 /* Copies the first n_tokens (1..64) tokens of a page on the device, blocking. The ranges do not overlap. */
 int rn_vk_page_copy(struct rn_vk_device *d, const struct rn_program *p, uint32_t group, bool q8, const struct rn_vk_buffer *to, size_t to_at,
                     const struct rn_vk_buffer *from, size_t from_at, uint32_t n_tokens, struct rn_err *err);

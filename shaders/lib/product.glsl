@@ -51,12 +51,19 @@ float activated(float x)
     return (args.flags & RN_PRODUCT_GELU) != 0u ? rn_gelu_tanhf(x) : rn_siluf(x);
 }
 
-/* Stores two adjacent rows for one token. */
-void put(Part p, uint row, uint token, vec2 sums)
+/* The factor of a token's norm. */
+float row_factor(uint token)
 {
+    return (args.flags & RN_PRODUCT_NORMED) != 0u ? norm_factor(args.d, args.n_groups, token) : 1.0;
+}
+
+/* Stores two adjacent rows for one token, of sums without the token's factor. Returns what is stored; rows beyond the matrix are 0. */
+vec2 put(Part p, uint row, uint token, float factor, vec2 sums)
+{
+    precise vec2 all = sums * factor, stored = vec2(0);
     [[unroll]] for (uint i = 0; i < 2; i++) {
         if (row + i < p.rows) {
-            precise float y = biased(p, row + i, sums[i]);
+            precise float y = biased(p, row + i, all[i]);
             const uint at = token * p.ld + row + i;
             if ((args.flags & RN_PRODUCT_TIMES) != 0u) {
                 y = activated(y) * args.out1.v[token * args.ld1 + row + i];
@@ -65,18 +72,23 @@ void put(Part p, uint row, uint token, vec2 sums)
                 y = p.result.v[at] + y;
             }
             p.result.v[at] = y;
+            stored[i] = y;
         }
     }
+    return stored;
 }
 
-void put_gated(uint row, uint token, vec2 gate, vec2 up)
+vec2 put_gated(uint row, uint token, float factor, vec2 gate, vec2 up)
 {
     Part a = part_get(0), b = part_get(1);
+    precise vec2 gates = gate * factor, ups = up * factor, stored = vec2(0);
     [[unroll]] for (uint i = 0; i < 2; i++) {
         if (row + i < a.rows) {
-            const float x = biased(a, row + i, gate[i]), y = biased(b, row + i, up[i]);
+            const float x = biased(a, row + i, gates[i]), y = biased(b, row + i, ups[i]);
             precise float z = activated(x) * y;
             a.result.v[token * a.ld + row + i] = z;
+            stored[i] = z;
         }
     }
+    return stored;
 }

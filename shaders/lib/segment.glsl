@@ -35,14 +35,15 @@ uint segment_count()
 
 void segment_sums(Words w, uint row0, uint rows, uint s, uint pair, uint n_tokens, out vec2 acc[COLUMNS])
 {
-    const uint block = row0 / 16 * block_words(args.n_groups), end = min(4 * s + 4, args.n_groups);
-    const vec4 super_ = read_super(w, block, 4 * s, pair);
+    // Blocks beyond the matrix are not there: the last one stands for them.
+    const uint block = min(row0 / 16 + pair / 8, (rows - 1) / 16) * block_words(args.n_groups), end = min(4 * s + 4, args.n_groups);
+    const vec4 super_ = read_super(w, block, 4 * s, pair % 8);
     [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
         acc[c] = vec2(0);
     }
     for (uint g = 4 * s; g < end; g++) {
         Group group;
-        read_group(w, block, g, super_, pair, group);
+        read_group(w, block, g, super_, pair % 8, group);
         [[unroll]] for (uint c = 0; c < COLUMNS; c++) {
             const uint at = min(c, n_tokens - 1) * args.n_groups + g;
             const vec2 d = args.d.v[at];

@@ -128,6 +128,9 @@ def test_bench_says_what_steps_cost_the_host(device, tiny, cache):
     decode = json.loads(out)['results'][1]
     assert decode['share'] is None  # the limits measured are the CPU's
     assert 0 < decode['host']['calls_per_step'] <= 5
+    # A layer: Q, K and V; RoPE; attention; its partial sums; its output; gate and up; down. A step: embedding, first norm, last norm, logits.
+    n_layers = runnel_json('info', tiny, '--json')['sizes']['layers']
+    assert decode['host']['dispatches_per_step'] == 7 * n_layers + 4
 
 
 # ---- The daemon on a device that fails ----------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ static void dispatch(struct bench *b, VkCommandBuffer commands, const struct rn_
     const bool matvec = k->op == RN_VK_MATVEC;
     const bool coop = k->needs & RN_VK_COOPMAT;
     const uint32_t tile = matvec ? 16 : 64, tokens = !coop ? 32 : b->d->is_cpu ? 16 : 64;
-    uint32_t specs[RN_VK_MAX_SPECS] = {matvec ? n_rows : 8, matvec ? 8 * slices : 128, b->d->subgroup_size};
+    uint32_t specs[RN_VK_MAX_SPECS] = {matvec ? n_rows : 8, matvec ? 8 * slices : 128, 1};
     if (coop) {
         rn_vk_coop_specs(specs, b->d, tokens);
     }

@@ -294,9 +294,9 @@ static void product_check(struct product *p, struct rn_vk_device *d, const struc
     for (uint32_t i = 0; i < 3; i++) {
         out[i] = kit_buffer(d, (size_t)MAX_TOKENS * p->ld[i] * sizeof(float) + 4, p->old[i]);
     }
-    struct kit_dispatch how = {.specs = {bucket, 8 * knob, d->subgroup_size}, .n_specs = 3, .groups = {tiles(p, 16), 1, 1}};
+    struct kit_dispatch how = {.specs = {bucket, 8 * knob}, .n_specs = 2, .groups = {tiles(p, 16), 1, 1}};
     if (k->op == RN_VK_MATMAT) {
-        how = (struct kit_dispatch){.specs = {knob, 128, d->subgroup_size}, .n_specs = 3,
+        how = (struct kit_dispatch){.specs = {knob, 128}, .n_specs = 2,
                                     .groups = {tiles(p, 64), (bucket + 4 * knob - 1) / (4 * knob), 1}};
     }
     if (k->needs & RN_VK_COOPMAT) { // one product wide, or as wide as a GPU's

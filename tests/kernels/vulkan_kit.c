@@ -183,7 +183,7 @@ bool kit_fma_rounds_twice(struct rn_vk_device *d)
                                kit_buffer(d, sizeof y, NULL)};
     const struct rn_args_product args = {.w0 = b[0].address, .q = b[1].address, .step = b[2].address, .out0 = b[3].address, .rows0 = 1,
                                          .ld0 = 32, .n_groups = 1};
-    const struct kit_dispatch how = {.specs = {1, 8, d->subgroup_size}, .n_specs = 3, .groups = {1, 1, 1}};
+    const struct kit_dispatch how = {.specs = {1, 8}, .n_specs = 2, .groups = {1, 1, 1}};
     kit_run(d, rn_vk_kernel_find(d, RN_VK_MATVEC, RN_DTYPE_F32), &how, &args);
     kit_read(d, &b[3], &y, sizeof y);
     assert_true(y == 0 || y == 0x1p-24f);
@@ -191,6 +191,44 @@ bool kit_fma_rounds_twice(struct rn_vk_device *d)
         rn_vk_buffer_destroy(d, &b[i]);
     }
     return y == 0;
+}
+
+size_t kit_norm_d_floats(uint32_t n_groups)
+{
+    return (size_t)RN_STEP_ROWS * (2 * n_groups + (n_groups + 3) / 4 * 4);
+}
+
+float *kit_norm_shares(float *d, uint32_t n_groups, uint32_t row)
+{
+    return d + (size_t)RN_STEP_ROWS * 2 * n_groups + (size_t)row * ((n_groups + 3) / 4 * 4);
+}
+
+float kit_norm_share(const float *x, bool fma_rounds_twice, uint32_t group, uint32_t width, float eps)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < 32; i += 4) {
+        float four = x[i] * x[i];
+        for (uint32_t k = i + 1; k < i + 4; k++) {
+            four = fma_rounds_twice ? x[k] * x[k] + four : fmaf(x[k], x[k], four);
+        }
+        sum = i == 0 ? four : sum + four;
+    }
+    sum /= (float)width;
+    return group == 0 ? sum + eps : sum;
+}
+
+float kit_norm_factor(const float *shares, uint32_t n_groups)
+{
+    float lanes[32] = {0};
+    for (uint32_t g = 0; g < n_groups; g++) {
+        lanes[g % 32] += shares[g];
+    }
+    for (uint32_t half = 16; half >= 1; half /= 2) {
+        for (uint32_t i = 0; i < half; i++) {
+            lanes[i] += lanes[i + half];
+        }
+    }
+    return 1.0f / sqrtf(lanes[0]);
 }
 
 /* The same bits, or a zero for a number that is subnormal: Vulkan lets a device flush those. */
