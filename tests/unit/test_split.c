@@ -21,7 +21,9 @@
 
 #define N_TOKENS 420
 #define N_GPU_TOKENS 170 /* a software device is slow */
-#define TOLERANCE 2e-2 /* of the largest logit: int8 activations may round the other way where float sums differ in their last bit */
+/* Of the largest logit: int8 activations may round the other way where float sums differ in their last bit, now and then several at once. */
+#define TOLERANCE 5e-2
+#define TOLERANCE_MEAN 1e-2
 
 static const struct gguf_llama models[] = {
     {.n_layers = 3, .n_vocab = 264, .type = RN_DTYPE_Q4_0, .seed = 1},
@@ -276,6 +278,7 @@ static int load_gpu(struct rn_engine **ret, const struct gguf_llama *model, cons
 
 static void expect_close(const struct world *w, uint32_t n_vocab, uint32_t cut)
 {
+    double sum = 0;
     for (uint32_t t = 0; t < w->tl.n; t++) {
         const float *a = w->want + (size_t)t * n_vocab, *b = w->got + (size_t)t * n_vocab;
         float most = 0, off = 0;
@@ -283,9 +286,13 @@ static void expect_close(const struct world *w, uint32_t n_vocab, uint32_t cut)
             most = fmaxf(most, fabsf(a[i]));
             off = fmaxf(off, isfinite(b[i]) ? fabsf(a[i] - b[i]) : INFINITY);
         }
-        if (!(off <= TOLERANCE * most)) {
+        if (!((double)off <= TOLERANCE * (double)most)) {
             fail_msg("token %u, %u layers on the GPU: off by %g of %g", t, cut, (double)off, (double)most);
         }
+        sum += (double)off / (double)most;
+    }
+    if (!(sum <= TOLERANCE_MEAN * w->tl.n)) {
+        fail_msg("%u layers on the GPU: off by %g of the largest logit in the mean", cut, sum / w->tl.n);
     }
 }
 
