@@ -12,6 +12,12 @@ import pytest
 DATA = Path(__file__).resolve().parent.parent / 'data'
 THREADS = ['--device', 'cpu', '--threads', os.environ.get('RUNNEL_TEST_THREADS', '2')]  # also where there is a GPU: see test_vulkan.py
 SLOW = os.environ.get('RUNNEL_SLOW') == '1'
+# Models with reference logits (NAME_logits.json). Bounds of the mean KL by KV type, of the 99th percentile (f16), and of the share of equal top
+# tokens.
+MODELS = {
+    'smollm2': {'sets': ['prose', 'code', 'chat'], 'mean': {'f16': 0.0035, 'q8_0': 0.006}, 'p99': 0.025, 'top': 0.95},
+    'gemma': {'sets': ['prose', 'code'], 'mean': {'f16': 0.003, 'q8_0': 0.006}, 'p99': 0.03, 'top': 0.94},
+}
 
 
 def binary(name='runnel'):
@@ -76,6 +82,16 @@ def dumped(path, n_vocab):
 def log_sum_exp(row):
     top = max(row)
     return top + math.log(sum(map(math.exp, (x - top for x in row))))
+
+
+def divergence_of(positions, rows):
+    """(each row's divergence from the reference, the share of rows with its top token)"""
+    divergence, same_top = [], 0
+    for expected, row in zip(positions, rows):
+        divergence.append(kl(expected['top'], expected['logsumexp'], row, log_sum_exp(row)))
+        same_top += row.index(max(row)) == expected['top'][0][0]
+    assert len(divergence) == len(positions)
+    return divergence, same_top / len(positions)
 
 
 def percentile(values, share):

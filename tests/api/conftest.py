@@ -91,6 +91,12 @@ def gemma():
 
 
 @pytest.fixture(scope='module')
+def path_of(request):
+    """A model's path, or the reason to skip."""
+    return lambda name: request.getfixturevalue('model' if name == 'smollm2' else 'gemma')
+
+
+@pytest.fixture(scope='module')
 def daemon(tmp_path_factory, model):
     d = Daemon(program('RUNNELD'), model, tmp_path_factory.mktemp('runneld') / 'state')
     yield d
