@@ -7,6 +7,7 @@ usage: validated.py [--gpu-assisted] [--expect WORDS [--optional]] [--if-present
   --if-present    without the layer the program runs alone; otherwise that is exit code 77
   --optional      with --expect: without such a message the exit code is 77
   --off           the program runs alone
+A test of the Vulkan backend runs in parts with RUNNEL_TEST_CASES=PATTERN.
 Core and synchronisation validation are always on. Warnings and hints about speed count as messages."""
 import argparse
 import os
