@@ -193,7 +193,7 @@ struct rn_split {
     struct rn_kernel_choice *kernels; /* of both */
     size_t n_kernels;
     struct rn_op_cost costs[RN_OP_COUNT]; /* made when they are asked for */
-    char device[256];
+    char device[288];
 };
 
 static void split_destroy(struct rn_backend *backend)
@@ -299,7 +299,7 @@ int rn_split_load(struct rn_backend **ret, const struct rn_program *p, const str
         split_destroy((struct rn_backend *)s);
         return r;
     }
-    snprintf(s->device, sizeof s->device, "%s + from layer %u %s", rn_ops_of(s->parts[0])->device(s->parts[0]), split->n_first,
+    snprintf(s->device, sizeof s->device, "%.63s + from layer %u %.191s", rn_ops_of(s->parts[0])->device(s->parts[0]), split->n_first,
              rn_ops_of(s->parts[1])->device(s->parts[1]));
     *ret = (struct rn_backend *)s;
     return 0;

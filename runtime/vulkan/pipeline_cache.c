@@ -29,7 +29,7 @@ struct header {
     uint64_t checksum; /* of those */
 };
 
-static const char magic[8] = "rn-vkpc1";
+static const char magic[8] = {'r', 'n', '-', 'v', 'k', 'p', 'c', '1'};
 
 static uint64_t kernels_checksum(void)
 {
