@@ -88,7 +88,6 @@ void put_group(uint word, bool used, vec4 x, vec4 y, uint row, uint group)
 {
     const uint first = word & ~7u, at = row * args.n_groups + group;
     maxima[word] = quant_largest(y);
-    squares[word] = norm_square(x);
     barrier();
     float amax = 0.0;
     [[unroll]] for (uint i = 0; i < 8; i++) {
@@ -96,6 +95,7 @@ void put_group(uint word, bool used, vec4 x, vec4 y, uint row, uint group)
     }
     const ivec4 q = quant_codes(y, amax);
     totals[word] = quant_total(q);
+    squares[word] = norm_square(x); // not before: of the groups before they may still be read
     barrier();
     if (!used) {
         return;
