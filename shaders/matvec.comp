@@ -27,7 +27,7 @@ layout(local_size_x_id = 1, local_size_y = 1, local_size_z = 1) in;
 
 const uint PAIRS = 8 * BLOCKS;
 const uint SLICES = gl_WorkGroupSize.x / PAIRS;
-const uint WINDOW = 256 / (COLUMNS * BLOCKS); // segments: 16 KiB, so that nearly two workgroups fit where a core has 32
+const uint WINDOW = 256 / (COLUMNS * BLOCKS); // segments: one for each of 16 slices at least, and 16 KiB of sums (THEN_QUANT: 1 KiB more)
 
 shared vec2 sums[SLICES == 1 ? 1 : WINDOW * COLUMNS * PAIRS];
 

@@ -10,6 +10,8 @@
 #include "runtime/base/mem.h"
 
 #define MAX_FAMILIES 32
+#define SHARED_BYTES 30720 // attend.comp's; matvec.comp and matmat.comp want 17 KiB
+#define INVOCATIONS 256    // of a workgroup: prepare.comp's, and matvec.comp's with THEN_QUANT
 
 static const struct {
     const char *name;
@@ -260,6 +262,9 @@ static void refuse_without(struct rn_vk_probe *p, const struct feature_chain *c)
         refuse(p, "it has no 16-bit storage");
     } else if (!c->v12.timelineSemaphore) {
         refuse(p, "it has no timeline semaphores");
+    } else if (p->max_shared_bytes < SHARED_BYTES || p->max_invocations < INVOCATIONS) {
+        snprintf(p->info.refused, sizeof p->info.refused, "its workgroups have %u invocations and %u bytes, %d and %d are needed",
+                 p->max_invocations, p->max_shared_bytes, INVOCATIONS, SHARED_BYTES);
     }
 }
 

@@ -1,8 +1,8 @@
 /* From the program to a list of dispatches.
  *
- * The parts of one type make one dispatch. A product's input is weighed (the norm in front of it, shaders/lib/norm.glsl) and quantised by the
- * dispatch that makes it where that can be, else by one of its own. The dispatches of LOGITS come last, they work on the rows that want logits. Addresses are written into the arguments once; only those
- * of buffers that grow are renewed (buffers.c). */
+ * The parts of one type make one dispatch. A product's input is weighed (the norm in front of it, shaders/lib/norm.glsl) and quantised by
+ * the dispatch that makes it where that can be, else by one of its own. The dispatches of LOGITS come last, they work on the rows that want
+ * logits. Addresses are written into the arguments once; only those of buffers that grow are renewed (buffers.c). */
 #include "runtime/vulkan/plan_internal.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The interpreter of the Vulkan backend: weights on the device, the program as a list of dispatches, command buffers of them that are
- * recorded once and replayed. Private to weights.c, plan.c, buffers.c, record.c, step.c, selftest.c and backend.c.
+ * recorded once and replayed. Private to weights.c, plan.c, shape.c, buffers.c, record.c, step.c, selftest*.c and backend.c.
  *
  * A pass is two recordings: the main part for a bucket of rows (1, 2, 4 … 256), and the part that makes logits for a bucket of wanted
  * rows (1 … 16), which more than 16 wanted rows run again. What differs between two passes of one bucket lies in the step buffer alone.
@@ -155,7 +155,7 @@ struct rn_vk {
 
 /* Repacks and uploads every matrix of the program. -ENOTSUP: a type or shape that cannot be; -ENOMEM. */
 int rn_vk_weights_load(struct rn_vk *vk, const struct rn_backend_params *params, struct rn_err *err);
-/* Norm weights and biases; rn_vk_vector_take hands out addresses in the order of rn_vk_vectors_load. */
+/* Norm weights and biases, in the order of the program: the planner takes their addresses one after the other. */
 int rn_vk_vectors_load(struct rn_vk *vk, struct rn_err *err);
 void rn_vk_weights_finish(struct rn_vk *vk);
 const struct rn_vk_weight *rn_vk_weight_find(const struct rn_vk *vk, const struct rn_tensor *src);

@@ -60,10 +60,10 @@ float row_factor(uint token)
 /* Stores two adjacent rows for one token, of sums without the token's factor. Returns what is stored; rows beyond the matrix are 0. */
 vec2 put(Part p, uint row, uint token, float factor, vec2 sums)
 {
-    precise vec2 all = sums * factor, stored = vec2(0);
+    precise vec2 normed = sums * factor, stored = vec2(0);
     [[unroll]] for (uint i = 0; i < 2; i++) {
         if (row + i < p.rows) {
-            precise float y = biased(p, row + i, all[i]);
+            precise float y = biased(p, row + i, normed[i]);
             const uint at = token * p.ld + row + i;
             if ((args.flags & RN_PRODUCT_TIMES) != 0u) {
                 y = activated(y) * args.out1.v[token * args.ld1 + row + i];
