@@ -20,7 +20,7 @@ static const struct rn_gpu_info *first_fit(const struct rn_gpu_info *list, size_
     return NULL;
 }
 
-const struct rn_gpu_info *gpu_kit_selector(void)
+const struct rn_gpu_info *gpu_kit_device(void)
 {
     static struct rn_gpu_info found;
     if (found.name[0]) {
@@ -48,7 +48,7 @@ const struct rn_gpu_info *gpu_kit_selector(void)
 
 struct rn_vk_device *gpu_kit_open(const char *mask, const char *cache_dir)
 {
-    const struct rn_gpu_info *gpu = gpu_kit_selector();
+    const struct rn_gpu_info *gpu = gpu_kit_device();
     if (!gpu) {
         skip();
     }

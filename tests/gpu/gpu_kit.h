@@ -5,7 +5,7 @@
 #include "runtime/vulkan/vulkan_internal.h"
 
 /* The device that is selected; NULL: there is none, and why was printed. Fails where the one that is named is not there. Borrowed. */
-const struct rn_gpu_info *gpu_kit_selector(void);
+const struct rn_gpu_info *gpu_kit_device(void);
 
 /* Opens it; skips the test (cmocka) where there is none, fails it when it does not open. mask, cache_dir: may be NULL. */
 struct rn_vk_device *gpu_kit_open(const char *mask, const char *cache_dir);

@@ -101,7 +101,7 @@ int main(int argc, char **argv)
         const char *name;
         int (*run)(struct rn_vk_device *d, struct rn_err *err);
     } kinds[] = {{"usage", usage}, {"hazard", hazard}, {"address", address}};
-    const struct rn_gpu_info *gpu = gpu_kit_selector();
+    const struct rn_gpu_info *gpu = gpu_kit_device();
     if (!gpu) {
         return 77;
     }

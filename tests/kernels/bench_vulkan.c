@@ -155,7 +155,7 @@ static void measure(struct bench *b, const struct rn_vk_kernel *k)
 
 int main(int argc, char **argv)
 {
-    if (!gpu_kit_selector()) {
+    if (!gpu_kit_device()) {
         return 77;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -248,7 +248,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_number_of_rows),
         cmocka_unit_test(sliding_windows),
     };
-    if (!gpu_kit_selector()) {
+    if (!gpu_kit_device()) {
         return 77;
     }
     return cmocka_run_group_tests(tests, scene_setup, scene_teardown);

@@ -292,7 +292,7 @@ static int close_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_next_input_is_as_if_made_apart), cmocka_unit_test(sums_are_times_the_factor)};
-    if (!gpu_kit_selector()) {
+    if (!gpu_kit_device()) {
         return 77; // and why was printed
     }
     return cmocka_run_group_tests(tests, open_device, close_device);

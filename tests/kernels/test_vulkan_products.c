@@ -479,7 +479,7 @@ int main(void)
         cmocka_unit_test(parts_share_a_dispatch),         cmocka_unit_test(gates_follow_the_sums),
         cmocka_unit_test(long_rows_come_in_windows),      cmocka_unit_test(a_full_step),
     };
-    if (!gpu_kit_selector()) {
+    if (!gpu_kit_device()) {
         return 77; // and why was printed
     }
     return cmocka_run_group_tests(tests, open_device, close_device);

@@ -244,7 +244,7 @@ static int close_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(prepare_has_the_bits_of_plain_c), cmocka_unit_test(embed_has_the_bits_of_the_file)};
-    if (!gpu_kit_selector()) {
+    if (!gpu_kit_device()) {
         return 77; // and why was printed
     }
     return cmocka_run_group_tests(tests, open_device, close_device);

@@ -347,7 +347,7 @@ int scene_setup(void **state)
 {
     (void)state;
     struct rn_err err = {0};
-    if (!gpu_kit_selector()) {
+    if (!gpu_kit_device()) {
         return 0;
     }
     scene_device = gpu_kit_open(NULL, NULL);

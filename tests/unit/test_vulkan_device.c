@@ -30,7 +30,7 @@ static const struct rn_vk_kernel add_kernel = RN_VK_KERNEL_ROWS(ROW);
 static void list_describes_each_device(void **state)
 {
     (void)state;
-    if (!gpu_kit_selector()) {
+    if (!gpu_kit_device()) {
         skip();
     }
     struct rn_err err = {0};
@@ -128,7 +128,7 @@ static void a_device_opens_twice_and_none_that_is_not_there(void **state)
     struct rn_vk_device *d = gpu_kit_open(NULL, NULL), *same = NULL;
     struct rn_err err = {0};
     assert_true(d->subgroup_size > 0 && d->max_shared_bytes >= 30720 && d->max_invocations >= 256 && d->max_allocation >= (size_t)1 << 30);
-    assert_int_equal(rn_vk_device_open(&same, gpu_kit_selector()->index, NULL, NULL, &err), 0);
+    assert_int_equal(rn_vk_device_open(&same, gpu_kit_device()->index, NULL, NULL, &err), 0);
     assert_string_equal(same->name, d->name);
     assert_memory_equal(same->cache_id, d->cache_id, sizeof d->cache_id);
     rn_vk_device_close(same);
@@ -143,7 +143,7 @@ static void a_device_opens_twice_and_none_that_is_not_there(void **state)
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
-    const struct rn_gpu_info *gpu = gpu_kit_selector();
+    const struct rn_gpu_info *gpu = gpu_kit_device();
     if (!gpu) {
         skip();
     }

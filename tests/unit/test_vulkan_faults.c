@@ -161,7 +161,7 @@ static void a_device_that_is_gone_does_not_open(void **state)
     set("lost=%llu,gone", 1);
     assert_int_equal(work(d, &err), -EIO);
     is_dead(d);
-    assert_int_equal(rn_vk_device_open(&next, gpu_kit_selector()->index, NULL, NULL, &err), -EIO);
+    assert_int_equal(rn_vk_device_open(&next, gpu_kit_device()->index, NULL, NULL, &err), -EIO);
     assert_null(next);
     assert_non_null(strstr(err.text, "VK_ERROR_INITIALIZATION_FAILED"));
     assert_int_equal(rn_fault_set(NULL), 0);
