@@ -67,7 +67,6 @@ void quantise(bool used, vec2 y, uint at)
         }
         args.d.v[at] = quant_scale(amax, total);
     }
-    barrier(); // the next group writes the same places
 }
 
 void main()

@@ -1,6 +1,6 @@
 /* What a product reads: rows of x, normed, added to another value, weighed, as floats and quantised, as the flags RN_PREPARE_* say.
  *
- *   constant 1   invocations: 256
+ *   constant 1   invocations: 256 at most, a multiple of 32
  *   workgroups   (bucket, shares of a row, 1). Shares: 1 with NORM, which adds up the whole row, else ceil(n_groups / 32)
  *
  * NORM: x / sqrt(mean(x^2) + eps) * norm as (x * r) * norm. The sum of squares has 32 virtual lanes (element i goes to lane i mod 32,
@@ -21,7 +21,7 @@ RN_ARGS(RN_ARGS_PREPARE)
 #undef out
 
 const uint STAGE = 2048;                // floats of x on their way
-const uint WORDS = 256;                 // per pass: one per invocation at most
+const uint WORDS = 256;                 // per pass: one per invocation
 
 shared float stage[STAGE];
 shared float maxima[WORDS], squares[WORDS];
@@ -129,10 +129,10 @@ void main()
     const float r = has(RN_PREPARE_NORM) ? whole_factor(from) : 1.0;
     const uint n_words = args.n_groups * 8, share = (args.n_groups + gl_NumWorkGroups.y - 1) / gl_NumWorkGroups.y * 8;
     const uint first = gl_WorkGroupID.y * share, end = min(first + share, n_words);
-    const uint step_ = min(gl_WorkGroupSize.x, WORDS), word = gl_LocalInvocationID.x;
-    for (uint base = first; base < end; base += step_) {
+    const uint word = gl_LocalInvocationID.x;
+    for (uint base = first; base < end; base += gl_WorkGroupSize.x) {
         const uint i = base + word;
-        const bool used = i < end && word < step_;
+        const bool used = i < end;
         vec4 x = vec4(0);
         if (used) {
             x = row_columns(row, from, 4 * i, r);
@@ -145,7 +145,7 @@ void main()
             Floats4(args.result).v[row * args.ld_out / 4 + i] = y;
         }
         if (has(RN_PREPARE_QUANT | RN_PREPARE_WEIGH)) {
-            put_group(min(word, WORDS - 1), used, x, y, row, i / 8);
+            put_group(word, used, x, y, row, i / 8);
         }
     }
 }

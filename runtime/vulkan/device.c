@@ -232,8 +232,6 @@ static void take_over(struct rn_vk_device *d, const struct rn_vk_probe *p)
     d->coop_m = p->coop_m;
     d->coop_n = p->coop_n;
     d->coop_k = p->coop_k;
-    d->max_shared_bytes = p->max_shared_bytes;
-    d->max_invocations = p->max_invocations;
     d->max_allocation = p->max_allocation < SIZE_MAX ? (size_t)p->max_allocation : SIZE_MAX;
     d->ns_per_tick = p->ns_per_tick;
     d->is_cpu = p->info.is_cpu;

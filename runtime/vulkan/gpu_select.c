@@ -28,13 +28,21 @@ static bool fits(const struct rn_gpu_info *gpu, const char *selector)
     return is_index ? strtoul(selector, NULL, 10) == gpu->index : contains(gpu->name, selector);
 }
 
+static bool is_skipped(const struct rn_gpu_info *gpu, uint64_t skip)
+{
+    return gpu->index < 64 && (skip >> gpu->index & 1);
+}
+
 /* "0 'llvmpipe': a software device, taken only when named; 1 'X': …" */
-static void list_reasons(const struct rn_gpu_info *list, size_t n, const char *selector, char *ret, size_t size)
+static void list_reasons(const struct rn_gpu_info *list, size_t n, const char *selector, uint64_t skip, char *ret, size_t size)
 {
     size_t at = 0;
     for (size_t i = 0; i < n && at < size; i++) {
         const struct rn_gpu_info *gpu = &list[i];
-        const char *why = gpu->refused[0] ? gpu->refused : gpu->is_cpu && !selector[0] ? "a software device, taken only when named" : "usable";
+        const char *why = gpu->refused[0]               ? gpu->refused
+                          : gpu->is_cpu && !selector[0] ? "a software device, taken only when named"
+                          : is_skipped(gpu, skip)       ? "tried already"
+                                                        : "usable";
         int len = snprintf(ret + at, size - at, "%s%u '%s': %s", i ? "; " : "", gpu->index, gpu->name, why);
         at += len > 0 ? (size_t)len : 0;
     }
@@ -43,14 +51,13 @@ static void list_reasons(const struct rn_gpu_info *list, size_t n, const char *s
 int rn_gpu_select(const struct rn_gpu_info **ret, const struct rn_gpu_info *list, size_t n, const char *selector, uint64_t skip, struct rn_err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        bool skipped = list[i].index < 64 && (skip >> list[i].index & 1);
-        if (fits(&list[i], selector) && !list[i].refused[0] && !skipped) {
+        if (fits(&list[i], selector) && !list[i].refused[0] && !is_skipped(&list[i], skip)) {
             *ret = &list[i];
             return 0;
         }
     }
     char reasons[400] = "there is none";
-    list_reasons(list, n, selector, reasons, sizeof reasons);
+    list_reasons(list, n, selector, skip, reasons, sizeof reasons);
     return selector[0] ? rn_err_set(err, -ENODEV, "no usable Vulkan device '%s' (%s)", selector, reasons)
                        : rn_err_set(err, -ENODEV, "no usable GPU (%s)", reasons);
 }

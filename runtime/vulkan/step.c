@@ -280,7 +280,7 @@ static int more_logits(struct rn_vk *vk, const struct rn_step *step, uint32_t fr
         if (r == 0) {
             const VkCommandBuffer both[2] = {vk->refresh, last->commands[0]};
             r = rn_vk_submit(vk->device, both, 2, err);
-            vk->host.dispatches += last->n_dispatches;
+            vk->host.dispatches += r == 0 ? last->n_dispatches : 0;
         }
         r = r < 0 ? r : wait_for(vk, 1, run, err);
         if (r == 0) {
@@ -310,7 +310,7 @@ static int run_step(struct rn_vk *vk, const struct rn_step *step, uint32_t n_wan
     uint32_t n = fill_wanted(vk, 0, n_wanted);
     r = record(vk, main, last, err);
     r = r < 0 ? r : submit(vk, main, last, err);
-    vk->host.dispatches += main->n_dispatches + (last ? last->n_dispatches : 0);
+    vk->host.dispatches += r < 0 ? 0 : main->n_dispatches + (last ? last->n_dispatches : 0);
     r = r < 0 ? r : wait_for(vk, main->n_commands, run, err);
     r = r < 0 ? r : read_times(vk, main, last, step->n_rows, n, &run->longest, err);
     if (r < 0) {

@@ -57,7 +57,6 @@ struct rn_vk_device {
     uint32_t features;             /* RN_VK_*, after masking */
     uint32_t subgroup_size;
     uint32_t coop_m, coop_n, coop_k; /* shape of the int8 cooperative matrix, 0 = none */
-    uint32_t max_shared_bytes, max_invocations;
     size_t max_allocation;         /* bytes of one VkDeviceMemory */
     float ns_per_tick;             /* of timestamps; 0 = there are none */
     bool is_cpu, integrated;

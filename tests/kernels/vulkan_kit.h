@@ -23,7 +23,7 @@ void kit_run(struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct 
 /* Whether its fma() is a product and a sum, as Vulkan allows: a reference has to do so too. */
 bool kit_fma_rounds_twice(struct rn_vk_device *d);
 
-/* shaders/lib/norm.glsl in plain C. d: [RN_STEP_ROWS][n_groups] pairs, then the shares. */
+/* shaders/lib/norm.glsl in plain C, written anew and not taken from runtime/vulkan. d: [RN_STEP_ROWS][n_groups] pairs, then the shares. */
 size_t kit_norm_d_floats(uint32_t n_groups);
 float *kit_norm_shares(float *d, uint32_t n_groups, uint32_t row);
 float kit_norm_share(const float *x, bool fma_rounds_twice, uint32_t group, uint32_t width, float eps); /* x: 32 columns */

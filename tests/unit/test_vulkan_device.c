@@ -127,7 +127,7 @@ static void a_device_opens_twice_and_none_that_is_not_there(void **state)
     (void)state;
     struct rn_vk_device *d = gpu_kit_open(NULL, NULL), *same = NULL;
     struct rn_err err = {0};
-    assert_true(d->subgroup_size > 0 && d->max_shared_bytes >= 30720 && d->max_invocations >= 256 && d->max_allocation >= (size_t)1 << 30);
+    assert_true(d->subgroup_size > 0 && d->max_allocation >= (size_t)1 << 30);
     assert_int_equal(rn_vk_device_open(&same, gpu_kit_device()->index, NULL, NULL, &err), 0);
     assert_string_equal(same->name, d->name);
     assert_memory_equal(same->cache_id, d->cache_id, sizeof d->cache_id);
