@@ -3,6 +3,8 @@
 
 usage: validated.py [--gpu-assisted] [--expect WORDS [--optional]] [--if-present | --off] PROGRAM [ARGUMENT...]
   --gpu-assisted  instruments the shaders too (much slower): accesses outside of any buffer
+                  The layer of Debian 12 knows the buffers that were there when a command buffer was recorded: where recordings are replayed
+                  over newer KV pages (the engine, sequences after the first) it reports those pages, and answers are wrong.
   --expect WORDS  the other way round: fails unless a message has these words in it, large or small letters
   --if-present    without the layer the program runs alone; otherwise that is exit code 77
   --optional      with --expect: without such a message the exit code is 77
