@@ -43,12 +43,16 @@ static int add_chunk(struct rn_attn_plan *plan, uint32_t task, bool pinned, uint
     return r;
 }
 
-/* The chunks that any row of the task sees. Its rows are adjacent and ascending, and so is what they see: first and last bound it. */
+/* The chunks that any row of the task sees. Its rows are adjacent and ascending, and so is what they see: the first and the last that see
+ * something bound it (a pinned token sees nothing of the window, which may begin far along). */
 static int add_task_chunks(struct rn_cpu *c, struct rn_attn_plan *plan, uint32_t group, uint32_t task, struct rn_err *err)
 {
     const struct rn_attn_task *a = &plan->tasks[task];
     const struct rn_step_row *first = &c->step->rows[a->row0], *last = first + a->n_rows - 1;
     struct rn_sight low = rn_row_sight(c->program, group, c->step, first), high = rn_row_sight(c->program, group, c->step, last);
+    while (first < last && low.window.from == low.window.to) {
+        low = rn_row_sight(c->program, group, c->step, ++first);
+    }
     int r = 0;
     for (uint64_t k = 0; k * RN_CHUNK_TOKENS < high.pinned.to && r == 0; k++) {
         r = add_chunk(plan, task, true, k, err);

@@ -273,11 +273,11 @@ static uint32_t tiles(const struct product *p, uint32_t rows)
 }
 
 /* Where the device's fma() is not plain C's, exp() in a gate is not either: a token's first result has to be close, and all later ones the
- * same. */
+ * same. Close: where a gate is all but shut, exp() of -60 makes some 1e-5 of its argument's last bit. */
 static void settle(struct product *p, const char *what, const float *got, uint32_t n)
 {
     for (size_t i = (size_t)p->n_settled * p->ld[0]; i < (size_t)n * p->ld[0]; i++) {
-        if (i % p->ld[0] < p->rows[0] && !(fabsf(got[i] - p->want[0][i]) <= 1e-5f * fabsf(p->want[0][i]))) {
+        if (i % p->ld[0] < p->rows[0] && !(fabsf(got[i] - p->want[0][i]) <= 1e-4f * fabsf(p->want[0][i]))) {
             fail_msg("%s: %zu: %.9g, expected %.9g", what, i, (double)got[i], (double)p->want[0][i]);
         }
         p->want[0][i] = i % p->ld[0] < p->rows[0] ? got[i] : p->want[0][i];
