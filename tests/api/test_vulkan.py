@@ -121,11 +121,11 @@ def test_real_models_are_right(tmp_path, device, path_of, cache, which, kv):
         if not SLOW: # the first tokens alone are off by more than the mean
             by_cpu, _ = divergence_of(data['positions'][:n], logits(*common, 'cpu'))
             bound = max(bound, 1.3 * sum(by_cpu) / n)
-        # 66 positions are few: which int8 activations happen to round up makes 0.0028 to 0.0045 of the same arithmetic (the CPU, 36 values of
-        # --origin), and their 99th percentile is one position.
+        # Which int8 activations happen to round up differs between devices and drivers. On the CPU, by --origin, that makes means of 0.0028 to
+        # 0.0045 of 66 positions (SmolLM2, chat), and 99th percentiles of 0.018 to 0.037 of 236 (Gemma, code), for they rest on three of them.
         few = SLOW and n < 100
         assert mean <= (1.3 * bound if few else bound)
-        assert not SLOW or few or kv != 'f16' or p99 <= bounds['p99']
+        assert not SLOW or few or kv != 'f16' or p99 <= 1.3 * bounds['p99']
         assert same >= (bounds['top'] if SLOW else 0.9)
 
 
