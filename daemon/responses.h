@@ -13,30 +13,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "daemon/problem.h"
+
 struct rn_answer;
-struct rn_buf;
 struct rn_event;
 struct rn_request;
 
 #define RN_MAX_OUTPUT_TOKENS 4096
 #define RN_STOP_STRINGS 16
 #define RN_STOP_BYTES 256
-
-/* A refusal, for the error envelope of the WebSocket and the error body of HTTP. */
-struct rn_problem {
-    int status;       /* HTTP */
-    const char *code; /* static */
-    char param[96];   /* "" = none */
-    char message[400];
-};
-
-void rn_problem_set(struct rn_problem *p, int status, const char *code, const char *param, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
-
-/* {"error": {"message", "type", "param", "code"}}. 0 or -ENOMEM. */
-int rn_problem_body(const struct rn_problem *p, struct rn_buf *out);
-/* {"type": "error", "status", "stream_id"?, "error": {…}}; stream_id NULL = connection level or default lane. */
-int rn_problem_event(const struct rn_problem *p, const char *stream_id, struct rn_buf *out);
 
 /* Checks a whole response.create and makes the request (ticket and lane are left 0). `model_id` is the loaded model's name.
  * -EINVAL: *ret_problem says what is wrong; -ENOMEM likewise. */

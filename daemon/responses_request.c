@@ -2,34 +2,11 @@
  * (responses_fields.c). Unknown fields are listed in the record, not refused; a known field never fails silently. */
 #include "daemon/responses_internal.h"
 
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "session/service.h"
-
-void rn_problem_set(struct rn_problem *p, int status, const char *code, const char *param, const char *format, ...)
-{
-    *p = (struct rn_problem){.status = status, .code = code};
-    snprintf(p->param, sizeof p->param, "%s", param ? param : "");
-    va_list args;
-    va_start(args, format);
-    vsnprintf(p->message, sizeof p->message, format, args);
-    va_end(args);
-}
-
-int rn_problem_no_memory(struct rn_problem *p)
-{
-    rn_problem_set(p, 503, "server_is_overloaded", NULL, "out of memory");
-    return -ENOMEM;
-}
-
-int rn_problem_unsupported(struct rn_problem *p, const char *path, const char *what)
-{
-    rn_problem_set(p, 400, "unsupported_parameter", path, "%s: %s", path, what);
-    return -EINVAL;
-}
 
 static bool type_allowed(const char *types, const json_t *v)
 {
