@@ -391,9 +391,11 @@ EXPORT void VKAPI_CALL vkGetPhysicalDeviceMemoryProperties2(VkPhysicalDevice phy
         if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT) {
             VkPhysicalDeviceMemoryBudgetPropertiesEXT *budget = (VkPhysicalDeviceMemoryBudgetPropertiesEXT *)s;
             for (uint32_t i = 0; i < VK_MAX_MEMORY_HEAPS; i++) {
-                // A software device says of the whole machine's memory how much is in use: more than such a heap has.
-                budget->heapUsage[i] = shim.spec.heap == UINT64_MAX ? budget->heapUsage[i] : 0;
-                budget->heapBudget[i] = at_most(budget->heapBudget[i]);
+                if (shim.spec.heap != UINT64_MAX) {
+                    // A software device says of the whole machine's memory how much is in use: more than such a heap has.
+                    budget->heapUsage[i] = 0;
+                    budget->heapBudget[i] = at_most(budget->heapBudget[i]) / 8 * 7;
+                }
             }
         }
     }

@@ -10,7 +10,7 @@
  *                   waiting for it without a deadline ends the process with abort(): it would have hung
  *   memory=BYTES    allocations beyond BYTES in all, from now on, return VK_ERROR_OUT_OF_DEVICE_MEMORY
  *   alloc=N         the N-th allocation does, once
- *   heap=BYTES      devices say that they have no more than BYTES, all of it free
+ *   heap=BYTES      devices say that they have no more than BYTES, of which seven eighths may be used
  *   hardware        devices say that they are no software
  *   cache=file      a byte of each *.pipelines file is turned before it is renamed to its name
  *   cache=driver    the driver's cache data names another device
