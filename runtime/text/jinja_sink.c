@@ -53,7 +53,7 @@ int rn_jinja_put_value(struct rn_jinja_run *run, struct rn_jinja_sink *k, const 
 {
     size_t at = k->len;
     int r = rn_jinja_put(run, k, s->u.s.data, s->u.s.len, s->own == RN_JINJA_OWN);
-    if (r == 0 && s->own == RN_JINJA_MIXED) {
+    if (r == 0 && s->own == RN_JINJA_MIXED && s->u.s.len) {
         memcpy(k->mask + at, s->u.s.mask, s->u.s.len);
     }
     return r;

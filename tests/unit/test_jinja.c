@@ -133,6 +133,7 @@ static void test_own(void **state)
         {"{{ ('  ' ~ x ~ '! ')|trim }}", "XY!", "001"},
         {"{{ x|replace('X', 'ab') }}", "abY", "110"},
         {"{{ 'aXb'|replace('X', x) }}", "aXYb", "1001"},
+        {"{{ ('a' ~ x)|replace('', '-') }}", "-a-X-Y-", "1110101"},
         {"{{ [x, 'q']|join('-') }}", "XY-q", "0011"},
         {"{{ x|tojson }}", "\"XY\"", "0000"},
         {"{{ {'a': x}|string }}", "{'a': 'XY'}", "00100000000"},
