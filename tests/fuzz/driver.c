@@ -20,8 +20,8 @@
 
 #include "tests/fuzz/fuzz.h"
 
-// Of the processor: a busy machine makes no input slow. What a template may do within its bounds takes 0.7 s, instrumented 50 times as long.
-#define HANG_S 120
+// Of the processor: a busy machine makes no input slow. What a template may do within its bounds takes 2 s, instrumented ten times as long.
+#define HANG_S 60
 #define STILL_S 900 // by the clock
 #define MAX_INPUT (1u << 16) // bytes that mutations may grow an input to
 #define MAX_CORPUS 8192u
