@@ -6,7 +6,6 @@
 
 #include "runtime/cpu/avx512vnni/attention_internal.h"
 #include "runtime/cpu/avx512vnni/quant_internal.h"
-#include "runtime/cpu/fetch_internal.h"
 #include "runtime/tensor/quant.h"
 
 /* ---- Writing ------------------------------------------------------------------------------------------------------------------ */
@@ -126,25 +125,14 @@ static void softmax(const struct rn_attn_args *args, uint32_t i, __m512 max)
 
 /* ---- Values ------------------------------------------------------------------------------------------------------------------- */
 
-/* Tokens [j0, j1) page by page. */
-static void over_pages(const struct rn_attn_args *args, rn_attn_values_fn values, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n)
+/* Tokens [j0, j1) page by page; fetches the next keys meanwhile. */
+static void over_pages(const struct rn_attn_args *args, rn_attn_values_fn values, bool fetches, uint32_t i, uint32_t j0, uint32_t j1,
+                       uint32_t n)
 {
     for (uint32_t end; j0 < j1; j0 = end) {
         end = (j0 / RN_PAGE_TOKENS + 1) * RN_PAGE_TOKENS;
         end = end < j1 ? end : j1;
-        values(args, i, j0, end, n);
-    }
-}
-
-/* As over_pages, but tile by tile, and fetches the tiles of the next keys meanwhile. */
-static void over_tiles(const struct rn_attn_args *args, rn_attn_values_fn values, const struct rn_attn_block *b)
-{
-    for (uint32_t tile = 0; tile < RN_CHUNK_TOKENS; tile += TILE) {
-        rn_fetch_quarter(args->next_k[tile / RN_PAGE_TOKENS], args->next_k_bytes, tile % RN_PAGE_TOKENS / TILE);
-        uint32_t j0 = tile > b->all_lo ? tile : b->all_lo, j1 = tile + TILE < b->all_hi ? tile + TILE : b->all_hi;
-        if (j0 < j1) {
-            values(args, b->i0, j0, j1, b->n);
-        }
+        values(args, fetches ? args->next_k[j0 / RN_PAGE_TOKENS] : NULL, i, j0, end, n);
     }
 }
 
@@ -155,15 +143,13 @@ static void add_all_values(const struct rn_attn_args *args, rn_attn_values_fn va
     for (struct rn_attn_block b = rn_attn_block_avx512(args, 0, BLOCK_V); b.n > 0; b = rn_attn_block_avx512(args, b.i0 + b.n, BLOCK_V)) {
         bool common = b.all_lo < b.all_hi;
         for (uint32_t i = b.i0; i < b.i0 + b.n; i++) {
-            over_pages(args, values, i, args->lo[i], common ? b.all_lo : args->hi[i], 1);
+            over_pages(args, values, false, i, args->lo[i], common ? b.all_lo : args->hi[i], 1);
         }
-        if (common && b.fetches) {
-            over_tiles(args, values, &b);
-        } else if (common) {
-            over_pages(args, values, b.i0, b.all_lo, b.all_hi, b.n);
+        if (common) {
+            over_pages(args, values, b.fetches, b.i0, b.all_lo, b.all_hi, b.n);
         }
         for (uint32_t i = b.i0; common && i < b.i0 + b.n; i++) {
-            over_pages(args, values, i, b.all_hi, args->hi[i], 1);
+            over_pages(args, values, false, i, b.all_hi, args->hi[i], 1);
         }
     }
 }

@@ -9,10 +9,11 @@
 /* ---- Scores ------------------------------------------------------------------------------------------------------------------- */
 
 /* Virtual lanes i and i + 8 of the keys of nt tiles, added. A broadcast element of a query serves both tiles. */
-INLINE void lane_pair(const float *const *q, const uint8_t *const *tile, uint32_t head_dim, uint32_t i, __m512 (*sum)[2], const uint32_t nt,
-                      const uint32_t n)
+INLINE void lane_pair(const float *const *q, const struct rn_attn_tiles *tiles, uint32_t head_dim, uint32_t i, __m512 (*sum)[2],
+                      const uint32_t nt, const uint32_t n)
 {
     __m512 a[BLOCK_K][2], b[BLOCK_K][2];
+    const size_t lines = head_dim / 16; // of a tile's head_dim / 2, this much for each of the 8 pairs
 #pragma GCC unroll 8
     for (uint32_t x = 0; x < n; x++) {
         a[x][0] = a[x][1] = b[x][0] = b[x][1] = _mm512_setzero_ps();
@@ -21,7 +22,8 @@ INLINE void lane_pair(const float *const *q, const uint8_t *const *tile, uint32_
         __m512 ka[2], kb[2];
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < nt; h++) {
-            ka[h] = load_f16(tile[h] + (size_t)d * TILE * 2);
+            ka[h] = load_f16(tiles->k[h] + (size_t)d * TILE * 2);
+            RN_FETCH_LINE(tiles->ahead[h] + (i * lines + d / 16) * RN_LINE);
         }
 #pragma GCC unroll 8
         for (uint32_t x = 0; x < n; x++) {
@@ -33,7 +35,7 @@ INLINE void lane_pair(const float *const *q, const uint8_t *const *tile, uint32_
         }
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < nt; h++) {
-            kb[h] = load_f16(tile[h] + (size_t)(d + 8) * TILE * 2);
+            kb[h] = load_f16(tiles->k[h] + (size_t)(d + 8) * TILE * 2);
         }
 #pragma GCC unroll 8
         for (uint32_t x = 0; x < n; x++) {
@@ -54,12 +56,12 @@ INLINE void lane_pair(const float *const *q, const uint8_t *const *tile, uint32_
 }
 
 /* Lanes i, i + 4, i + 2, i + 6 and their partners 8 above: half of the tree 8-4-2-1. */
-INLINE void lane_half(const float *const *q, const uint8_t *const *tile, uint32_t head_dim, uint32_t i, __m512 (*sum)[2], const uint32_t nt,
-                      const uint32_t n)
+INLINE void lane_half(const float *const *q, const struct rn_attn_tiles *tiles, uint32_t head_dim, uint32_t i, __m512 (*sum)[2],
+                      const uint32_t nt, const uint32_t n)
 {
     __m512 s[BLOCK_K][2], t[BLOCK_K][2];
-    lane_pair(q, tile, head_dim, i, s, nt, n);
-    lane_pair(q, tile, head_dim, i + 4, t, nt, n);
+    lane_pair(q, tiles, head_dim, i, s, nt, n);
+    lane_pair(q, tiles, head_dim, i + 4, t, nt, n);
 #pragma GCC unroll 8
     for (uint32_t x = 0; x < n; x++) {
 #pragma GCC unroll 2
@@ -67,8 +69,8 @@ INLINE void lane_half(const float *const *q, const uint8_t *const *tile, uint32_
             sum[x][h] = _mm512_add_ps(s[x][h], t[x][h]);
         }
     }
-    lane_pair(q, tile, head_dim, i + 2, s, nt, n);
-    lane_pair(q, tile, head_dim, i + 6, t, nt, n);
+    lane_pair(q, tiles, head_dim, i + 2, s, nt, n);
+    lane_pair(q, tiles, head_dim, i + 6, t, nt, n);
 #pragma GCC unroll 8
     for (uint32_t x = 0; x < n; x++) {
 #pragma GCC unroll 2
@@ -84,17 +86,10 @@ INLINE void score_tiles_f16(const struct rn_attn_args *args, const struct rn_att
 {
     uint32_t head_dim = args->head_dim;
     const float *const *q = args->q + blk->i0;
-    const uint8_t *tile[2];
+    const struct rn_attn_tiles tiles = rn_attn_tiles_at(args, blk, j, (size_t)TILE * head_dim * 2, nt);
     __m512 even[BLOCK_K][2], odd[BLOCK_K][2];
-    for (uint32_t h = 0; h < nt; h++) {
-        uint32_t at = j + h * TILE;
-        tile[h] = args->k[at / RN_PAGE_TOKENS] + (size_t)(at % RN_PAGE_TOKENS) * head_dim * 2;
-        if (blk->fetches) {
-            rn_fetch_quarter(args->v[at / RN_PAGE_TOKENS], (size_t)RN_PAGE_TOKENS * head_dim * 2, at % RN_PAGE_TOKENS / TILE);
-        }
-    }
-    lane_half(q, tile, head_dim, 0, even, nt, n);
-    lane_half(q, tile, head_dim, 1, odd, nt, n);
+    lane_half(q, &tiles, head_dim, 0, even, nt, n);
+    lane_half(q, &tiles, head_dim, 1, odd, nt, n);
 #pragma GCC unroll 8
     for (uint32_t x = 0; x < n; x++) {
 #pragma GCC unroll 2
@@ -121,8 +116,8 @@ INLINE void score_f16(const struct rn_attn_args *args, const struct rn_attn_bloc
 /* ---- Values ------------------------------------------------------------------------------------------------------------------- */
 
 /* o[x][0 .. 16 nz - 1] += weight * value over the n_tok tokens at v, ascending. p[x * 256]: weights of query x. */
-INLINE void add_values_f16(float *o, const float *p, const uint8_t *v, uint32_t head_dim, uint32_t n_tok, const uint32_t nz,
-                           const uint32_t n)
+INLINE void add_values_f16(float *o, const float *p, const uint8_t *v, const uint8_t *ahead, uint32_t head_dim, uint32_t n_tok,
+                           const uint32_t nz, const uint32_t n)
 {
     __m512 acc[BLOCK_V][SLICE];
 #pragma GCC unroll 8
@@ -132,11 +127,14 @@ INLINE void add_values_f16(float *o, const float *p, const uint8_t *v, uint32_t 
             acc[x][z] = _mm512_loadu_ps(o + (size_t)x * head_dim + 16 * z);
         }
     }
-    for (uint32_t j = 0; j < n_tok; j++, v += (size_t)head_dim * 2) {
+    for (uint32_t j = 0; j < n_tok; j++, v += (size_t)head_dim * 2, ahead += (size_t)head_dim * 2) {
         __m512 val[SLICE];
 #pragma GCC unroll 4
         for (uint32_t z = 0; z < nz; z++) {
             val[z] = load_f16(v + 32 * z);
+            if (z % 2 == 0) {
+                RN_FETCH_LINE(ahead + 32 * z);
+            }
         }
 #pragma GCC unroll 8
         for (uint32_t x = 0; x < n; x++) {
@@ -157,27 +155,28 @@ INLINE void add_values_f16(float *o, const float *p, const uint8_t *v, uint32_t 
 }
 
 /* Tokens [j0, j1) of one page for n queries from i on, all dimensions. */
-INLINE void page_f16(const struct rn_attn_args *args, uint32_t i, uint32_t j0, uint32_t j1, const uint32_t n)
+INLINE void page_f16(const struct rn_attn_args *args, const uint8_t *next, uint32_t i, uint32_t j0, uint32_t j1, const uint32_t n)
 {
     uint32_t head_dim = args->head_dim, d = 0;
     float *o = args->o + (size_t)i * head_dim;
     const float *p = args->scratch + i * RN_CHUNK_TOKENS + j0;
-    const uint8_t *v = args->v[j0 / RN_PAGE_TOKENS] + (size_t)(j0 % RN_PAGE_TOKENS) * head_dim * 2;
+    size_t at = (size_t)(j0 % RN_PAGE_TOKENS) * head_dim * 2;
+    const uint8_t *v = args->v[j0 / RN_PAGE_TOKENS] + at, *ahead = next ? next + at : v;
     for (; d + 64 <= head_dim; d += 64) {
-        add_values_f16(o + d, p, v + (size_t)d * 2, head_dim, j1 - j0, 4, n);
+        add_values_f16(o + d, p, v + (size_t)d * 2, ahead + (size_t)d * 2, head_dim, j1 - j0, 4, n);
     }
     if (d + 32 <= head_dim) {
-        add_values_f16(o + d, p, v + (size_t)d * 2, head_dim, j1 - j0, 2, n);
+        add_values_f16(o + d, p, v + (size_t)d * 2, ahead + (size_t)d * 2, head_dim, j1 - j0, 2, n);
         d += 32;
     }
     if (d < head_dim) {
-        add_values_f16(o + d, p, v + (size_t)d * 2, head_dim, j1 - j0, 1, n);
+        add_values_f16(o + d, p, v + (size_t)d * 2, ahead + (size_t)d * 2, head_dim, j1 - j0, 1, n);
     }
 }
 
-static void values_f16(const struct rn_attn_args *args, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n)
+static void values_f16(const struct rn_attn_args *args, const uint8_t *next, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n)
 {
-    FOR_6(n, page_f16, args, i, j0, j1);
+    FOR_6(n, page_f16, args, next, i, j0, j1);
 }
 
 void rn_attn_f16_avx512vnni(const struct rn_attn_args *args)

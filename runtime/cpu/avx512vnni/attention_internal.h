@@ -5,6 +5,10 @@
  * broadcast of a query serves both tiles. Values: one query's output lies in registers over the tokens, and a converted V register serves
  * several queries. Queries are taken in blocks for that; a block holds only queries that see something.
  *
+ * Fetching (struct rn_attn_args, cold): while the bytes of a K part are read, the same bytes of its V part are asked for, and while those
+ * are read, the same bytes of the next K part. So requests to the memory are spread over the arithmetic; a burst of them would stand in a
+ * queue, and then the memory would wait. Where nothing is to be fetched, `ahead` is what is read anyway.
+ *
  * I1. A score of an unseen token is replaced by mask before it is used; a value of an unseen token is never loaded into a sum.
  * I2. Only tiles with a token that some query of the block sees are read, so pages that nobody sees may be NULL.
  * Thread: any; pure. Scratch: [16][256] scores, then what the kernel names. */
@@ -66,12 +70,31 @@ struct rn_attn_block rn_attn_block_avx512(const struct rn_attn_args *args, uint3
 /* How many tiles from j on are scored together: 2, 1 if the block does not see the second, or 0 if it does not see the first. */
 uint32_t rn_attn_tiles_avx512(const struct rn_attn_args *args, const struct rn_attn_block *b, uint32_t j);
 
-/* Adds the values of tokens [j0, j1) of one page to the sums of n queries from i on. */
-typedef void (*rn_attn_values_fn)(const struct rn_attn_args *args, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n);
+/* Adds the values of tokens [j0, j1) of one page to the sums of n queries from i on. next: the part to fetch meanwhile, or NULL. */
+typedef void (*rn_attn_values_fn)(const struct rn_attn_args *args, const uint8_t *next, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n);
 
 /* Everything after the scores: turns them into weights, sets m and l, and sums the values into o. max: greatest score per SIMD lane of
  * each query that sees something. */
 void rn_attn_finish_avx512(const struct rn_attn_args *args, const __m512 *max, rn_attn_values_fn values);
+
+/* Tiles of K that are scored together. */
+struct rn_attn_tiles {
+    const uint8_t *k[2], *ahead[2];
+};
+
+/* The nt tiles at j. tile_bytes: of one of them. */
+INLINE struct rn_attn_tiles rn_attn_tiles_at(const struct rn_attn_args *args, const struct rn_attn_block *b, uint32_t j, size_t tile_bytes,
+                                             const uint32_t nt)
+{
+    struct rn_attn_tiles t;
+#pragma GCC unroll 2
+    for (uint32_t h = 0; h < nt; h++, j += TILE) {
+        size_t at = j % RN_PAGE_TOKENS / TILE * tile_bytes;
+        t.k[h] = args->k[j / RN_PAGE_TOKENS] + at;
+        t.ahead[h] = b->fetches ? args->v[j / RN_PAGE_TOKENS] + at : t.k[h];
+    }
+    return t;
+}
 
 INLINE __m512 load_f16(const void *p)
 {

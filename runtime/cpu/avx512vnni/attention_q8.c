@@ -92,19 +92,11 @@ INLINE void score_tiles_q8(const struct rn_attn_args *args, const struct rn_attn
     const float *dq = s->d + (size_t)blk->i0 * n_groups;
     const int32_t *bias = s->bias + (size_t)blk->i0 * n_groups;
     size_t tile_bytes = (size_t)TILE * (head_dim + n_groups * sizeof(uint16_t)), scales = (size_t)TILE * head_dim;
-    const uint8_t *tile[2];
+    const struct rn_attn_tiles tiles = rn_attn_tiles_at(args, blk, j, tile_bytes, nt);
     __m512 acc[BLOCK_K][2];
-#pragma GCC unroll 2
-    for (uint32_t h = 0; h < nt; h++) {
-        uint32_t page = (j + h * TILE) / RN_PAGE_TOKENS, quarter = (j + h * TILE) % RN_PAGE_TOKENS / TILE;
-        tile[h] = args->k[page] + quarter * tile_bytes;
-        if (blk->fetches) {
-            rn_fetch_quarter(args->v[page], 4 * tile_bytes, quarter);
-        }
 #pragma GCC unroll 8
-        for (uint32_t x = 0; x < n; x++) {
-            acc[x][h] = _mm512_setzero_ps();
-        }
+    for (uint32_t x = 0; x < n; x++) {
+        acc[x][0] = acc[x][1] = _mm512_setzero_ps();
     }
     for (uint32_t g = 0; g < n_groups; g++) {
         __m512i sum[BLOCK_K][2];
@@ -115,7 +107,9 @@ INLINE void score_tiles_q8(const struct rn_attn_args *args, const struct rn_attn
 #pragma GCC unroll 8
         for (uint32_t t = 0; t < 8; t++) {
             size_t at = ((size_t)g * 8 + t) * TILE * 4;
-            __m512i k0 = _mm512_loadu_si512(tile[0] + at), k1 = _mm512_loadu_si512(tile[nt - 1] + at);
+            __m512i k0 = _mm512_loadu_si512(tiles.k[0] + at), k1 = _mm512_loadu_si512(tiles.k[nt - 1] + at);
+            RN_FETCH_LINE(tiles.ahead[0] + at);
+            RN_FETCH_LINE(tiles.ahead[nt - 1] + at);
 #pragma GCC unroll 8
             for (uint32_t x = 0; x < n; x++) {
                 __m512i four = broadcast4(q + (size_t)x * head_dim + g * RN_GROUP + 4 * t);
@@ -127,7 +121,9 @@ INLINE void score_tiles_q8(const struct rn_attn_args *args, const struct rn_attn
         }
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < nt; h++) {
-            __m512 dk = load_f16(tile[h] + scales + (size_t)g * TILE * sizeof(uint16_t));
+            size_t at = scales + (size_t)g * TILE * sizeof(uint16_t);
+            __m512 dk = load_f16(tiles.k[h] + at);
+            RN_FETCH_LINE(tiles.ahead[h] + at);
 #pragma GCC unroll 8
             for (uint32_t x = 0; x < n; x++) {
                 __m512 d = _mm512_mul_ps(_mm512_set1_ps(dq[x * n_groups + g]), dk);
@@ -163,8 +159,8 @@ INLINE void score_q8(const struct rn_attn_args *args, const struct rn_attn_block
 
 /* o[x][0 .. 16 nz - 1] += weight * scale * value over the n_tok tokens at v, ascending; nz is even. Weight times scale:
  * pd[x * pd_stride + token * n_groups + group]. */
-INLINE void add_values_q8(float *o, const float *pd, const int8_t *v, uint32_t head_dim, uint32_t n_tok, const uint32_t nz,
-                          const uint32_t n)
+INLINE void add_values_q8(float *o, const float *pd, const int8_t *v, const uint8_t *ahead, uint32_t head_dim, uint32_t n_tok,
+                          const uint32_t nz, const uint32_t n)
 {
     uint32_t n_groups = head_dim / RN_GROUP;
     size_t pd_stride = (size_t)RN_PAGE_TOKENS * n_groups;
@@ -176,8 +172,9 @@ INLINE void add_values_q8(float *o, const float *pd, const int8_t *v, uint32_t h
             acc[x][z] = _mm512_loadu_ps(o + (size_t)x * head_dim + 16 * z);
         }
     }
-    for (uint32_t j = 0; j < n_tok; j++, v += head_dim, pd += n_groups) {
+    for (uint32_t j = 0; j < n_tok; j++, v += head_dim, ahead += head_dim, pd += n_groups) {
         __m512 val[SLICE];
+        RN_FETCH_LINE(ahead);
 #pragma GCC unroll 4
         for (uint32_t z = 0; z < nz; z++) {
             val[z] = load_i8(v + 16 * z);
@@ -200,15 +197,17 @@ INLINE void add_values_q8(float *o, const float *pd, const int8_t *v, uint32_t h
 }
 
 /* weight * scale for the tiles of tokens [j0, j1) of one page. Tokens beyond the range give numbers that nobody reads. */
-INLINE void page_weights(const struct rn_attn_args *args, const struct q8_scratch *s, uint32_t i, uint32_t j0, uint32_t j1,
-                         const uint32_t n)
+INLINE void page_weights(const struct rn_attn_args *args, const uint8_t *next, const struct q8_scratch *s, uint32_t i, uint32_t j0,
+                         uint32_t j1, const uint32_t n)
 {
     uint32_t n_groups = args->head_dim / RN_GROUP;
-    const uint8_t *scales = args->v[j0 / RN_PAGE_TOKENS] + (size_t)RN_PAGE_TOKENS * args->head_dim;
+    size_t at_scales = (size_t)RN_PAGE_TOKENS * args->head_dim;
+    const uint8_t *scales = args->v[j0 / RN_PAGE_TOKENS] + at_scales, *ahead = next ? next + at_scales : scales;
     for (uint32_t j = j0 / TILE * TILE; j < j1; j += TILE) {
         size_t at = (size_t)(j % RN_PAGE_TOKENS) * n_groups;
         for (uint32_t t = 0; t < n_groups; t++, at += 16) {
             __m512 d = load_f16(scales + at * sizeof(uint16_t));
+            RN_FETCH_LINE(ahead + at * sizeof(uint16_t));
             __m512i token = _mm512_loadu_si512(s->token + t * 16);
 #pragma GCC unroll 8
             for (uint32_t x = 0; x < n; x++) {
@@ -220,29 +219,31 @@ INLINE void page_weights(const struct rn_attn_args *args, const struct q8_scratc
     }
 }
 
-INLINE void page_q8(const struct rn_attn_args *args, uint32_t i, uint32_t j0, uint32_t j1, const uint32_t n)
+INLINE void page_q8(const struct rn_attn_args *args, const uint8_t *next, uint32_t i, uint32_t j0, uint32_t j1, const uint32_t n)
 {
     struct q8_scratch s = q8_scratch(args);
     uint32_t head_dim = args->head_dim, d = 0;
-    page_weights(args, &s, i, j0, j1, n);
+    page_weights(args, next, &s, i, j0, j1, n);
     float *o = args->o + (size_t)i * head_dim;
     const float *pd = s.pd + (size_t)(j0 % RN_PAGE_TOKENS) * (head_dim / RN_GROUP);
-    const int8_t *v = (const int8_t *)args->v[j0 / RN_PAGE_TOKENS] + (size_t)(j0 % RN_PAGE_TOKENS) * head_dim;
+    size_t at = (size_t)(j0 % RN_PAGE_TOKENS) * head_dim;
+    const uint8_t *bytes = args->v[j0 / RN_PAGE_TOKENS] + at, *ahead = next ? next + at : bytes;
+    const int8_t *v = (const int8_t *)bytes;
     if (head_dim == 64) { // strides as constants
-        add_values_q8(o, pd, v, 64, j1 - j0, 4, n);
+        add_values_q8(o, pd, v, ahead, 64, j1 - j0, 4, n);
         return;
     }
     for (; d + 64 <= head_dim; d += 64) {
-        add_values_q8(o + d, pd + d / RN_GROUP, v + d, head_dim, j1 - j0, 4, n);
+        add_values_q8(o + d, pd + d / RN_GROUP, v + d, ahead + d, head_dim, j1 - j0, 4, n);
     }
     if (d < head_dim) {
-        add_values_q8(o + d, pd + d / RN_GROUP, v + d, head_dim, j1 - j0, 2, n);
+        add_values_q8(o + d, pd + d / RN_GROUP, v + d, ahead + d, head_dim, j1 - j0, 2, n);
     }
 }
 
-static void values_q8(const struct rn_attn_args *args, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n)
+static void values_q8(const struct rn_attn_args *args, const uint8_t *next, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n)
 {
-    FOR_6(n, page_q8, args, i, j0, j1);
+    FOR_6(n, page_q8, args, next, i, j0, j1);
 }
 
 void rn_attn_q8_0_avx512vnni(const struct rn_attn_args *args)
