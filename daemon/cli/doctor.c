@@ -12,6 +12,7 @@
 
 #include "daemon/cli/cli.h"
 #include "daemon/cli/daemon_url.h"
+#include "daemon/cli/json_at.h"
 #include "daemon/cli/model.h"
 #include "daemon/config.h"
 #include "runtime/base/err.h"
@@ -50,22 +51,6 @@ struct doctor {
     json_t *findings; // [{"what", "state", "text"}]; borrowed from the report
     bool failed, no_memory;
 };
-
-static const json_t *at(const json_t *o, const char *key)
-{
-    return json_object_get(o, key);
-}
-
-static double number_at(const json_t *o, const char *key)
-{
-    return json_number_value(at(o, key));
-}
-
-static const char *text_at(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(at(o, key));
-    return s ? s : "";
-}
 
 // Text that may have a path in it or be cut: what is not UTF-8 is shown as '?'.
 static json_t *text_json(const char *text)

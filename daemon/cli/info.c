@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/cli/cli.h"
+#include "daemon/cli/json_at.h"
 #include "runtime/base/err.h"
 #include "runtime/info.h"
 
@@ -26,22 +27,6 @@ static const struct rn_option_set set = {
 };
 
 /* ---- Printing ---------------------------------------------------------------------------------------------------------------------- */
-
-static const json_t *at(const json_t *o, const char *key)
-{
-    return json_object_get(o, key);
-}
-
-static const char *text_at(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(at(o, key));
-    return s ? s : "";
-}
-
-static double number_at(const json_t *o, const char *key)
-{
-    return json_number_value(at(o, key));
-}
 
 static void label(const char *name)
 {

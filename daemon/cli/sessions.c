@@ -6,6 +6,7 @@
 
 #include "daemon/cli/cli.h"
 #include "daemon/cli/daemon_url.h"
+#include "daemon/cli/json_at.h"
 #include "runtime/base/err.h"
 
 #define ROOT "/runnel/sessions"
@@ -33,27 +34,21 @@ static const struct rn_option_set set = {
     .n_words = 2,
 };
 
-static const char *text_of(const json_t *v, const char *key)
+static long long integer_at(const json_t *v, const char *key)
 {
-    const char *s = json_string_value(json_object_get(v, key));
-    return s ? s : "";
-}
-
-static long long number_of(const json_t *v, const char *key)
-{
-    return (long long)json_integer_value(json_object_get(v, key));
+    return (long long)json_integer_value(at(v, key));
 }
 
 static void put_session(const json_t *s)
 {
     char when[32] = "-";
-    time_t at = (time_t)number_of(s, "last_used");
+    time_t last_used = (time_t)integer_at(s, "last_used");
     struct tm local;
-    if (localtime_r(&at, &local)) {
+    if (localtime_r(&last_used, &local)) {
         strftime(when, sizeof when, "%Y-%m-%d %H:%M", &local);
     }
-    printf("%-30s  %-16s  %8lld  %8lld  ", text_of(s, "id"), when, number_of(s, "tokens"), number_of(s, "evicted"));
-    const char *title = text_of(s, "title");
+    printf("%-30s  %-16s  %8lld  %8lld  ", text_at(s, "id"), when, integer_at(s, "tokens"), integer_at(s, "evicted"));
+    const char *title = text_at(s, "title");
     rn_cli_put_text(title, strlen(title));
     putchar('\n');
 }
@@ -77,10 +72,10 @@ static void put_show(const json_t *reply)
     put_session(reply);
     json_array_foreach(json_object_get(reply, "items"), i, item)
     {
-        printf("\n%s:\n", text_of(item, "role"));
+        printf("\n%s:\n", text_at(item, "role"));
         json_array_foreach(json_object_get(item, "content"), k, part)
         {
-            const char *text = text_of(part, "text");
+            const char *text = text_at(part, "text");
             rn_cli_put_text(text, strlen(text));
         }
         putchar('\n');
