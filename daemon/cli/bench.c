@@ -25,7 +25,6 @@ struct args {
     struct rn_model_args model;
     uint32_t prefill, decode, repetitions;
     struct rn_numbers depths;
-    struct rn_rope_scaling rope;
     bool json, by_operation;
 };
 
@@ -109,14 +108,14 @@ static uint32_t window_of(const struct bench *b, uint64_t depth)
 {
     uint64_t more = b->args->prefill > b->args->decode ? b->args->prefill : b->args->decode;
     uint64_t n = depth + more < MIN_WINDOW ? MIN_WINDOW : depth + more;
-    uint32_t most = rn_rope_max_n(b->args->rope, b->info->n_ctx_train);
+    uint32_t most = rn_rope_max_n(b->args->model.rope, b->info->n_ctx_train);
     return n < most ? (uint32_t)n : most;
 }
 
 static int make_sequence(struct bench *b, uint32_t n, struct rn_seq **ret, struct rn_err *err)
 {
     struct rn_seq_params params = {.n = n, .sinks = SINKS < n / 4 ? SINKS : n / 4, .evict = RN_EVICT_TOKEN,
-                                   .rope = rn_rope_for(b->args->rope, n, b->info->n_ctx_train)};
+                                   .rope = rn_rope_for(b->args->model.rope, n, b->info->n_ctx_train)};
     return rn_seq_create(ret, b->engine, &params, err);
 }
 
@@ -390,7 +389,7 @@ static int prepare(struct bench *b, struct rn_err *err)
         b->ids[i] = (uint32_t)((i + 1) * 2654435761ull % b->info->n_vocab); // spread over the embedding, as text would be
     }
     for (size_t i = 0; i < b->args->depths.n; i++) {
-        if (b->args->depths.data[i] > rn_rope_max_n(b->args->rope, b->info->n_ctx_train)) {
+        if (b->args->depths.data[i] > rn_rope_max_n(b->args->model.rope, b->info->n_ctx_train)) {
             return rn_err_set(err, -EINVAL, "-d has %llu, the model was trained for %u tokens (see --rope-scaling)",
                               (unsigned long long)b->args->depths.data[i], b->info->n_ctx_train);
         }
@@ -398,19 +397,21 @@ static int prepare(struct bench *b, struct rn_err *err)
     return 0;
 }
 
-static int run(struct rn_engine *e, const struct args *a, struct rn_err *err)
+static int run(struct rn_engine *e, const void *args)
 {
+    const struct args *a = args;
+    struct rn_err err = {0};
     struct bench b = {.engine = e, .info = rn_engine_info(e), .args = a};
     struct result *results = rn_mem_alloc(2 * a->depths.n, sizeof *results);
     size_t n = 0;
-    int r = results ? prepare(&b, err) : rn_err_nomem(err, a->depths.n * sizeof *results, "results");
+    int r = results ? prepare(&b, &err) : rn_err_nomem(&err, a->depths.n * sizeof *results, "results");
     bool usage = r == -EINVAL;
-    r = r < 0 ? r : warm_up(&b, err);
+    r = r < 0 ? r : warm_up(&b, &err);
     if (r == 0) {
         measure_machine(&b);
     }
     for (size_t i = 0; r == 0 && i < a->depths.n; i++) {
-        r = measure_depth(&b, a->depths.data[i], results, &n, err);
+        r = measure_depth(&b, a->depths.data[i], results, &n, &err);
     }
     int code = RN_CLI_OK;
     if (r == 0) {
@@ -423,26 +424,16 @@ static int run(struct rn_engine *e, const struct args *a, struct rn_err *err)
     rn_mem_free(b.ids);
     rn_mem_free(b.logits);
     rn_mem_free(results);
-    return r < 0 ? rn_cli_fail(usage ? RN_CLI_USAGE : r == -ENOMEM ? RN_CLI_UNAVAILABLE : RN_CLI_FAILED, err) : code;
+    if (r < 0) {
+        return usage ? rn_cli_fail(RN_CLI_USAGE, &err) : rn_cli_fail_work(&err);
+    }
+    return code;
 }
+
+static const struct rn_model_verb verb = {&set, AT(model), /*check=*/NULL, run};
 
 int rn_verb_bench(int argc, char *const *argv)
 {
     struct args args = {0};
-    struct rn_engine *engine = NULL;
-    struct rn_err err = {0};
-    int code;
-    if (!rn_cli_parse(&set, &args, argc, argv, NULL, &code)) {
-        return code;
-    }
-    if (rn_model_check(args.model.model, &err) < 0 || rn_model_rope(&args.model, &args.rope, &err) < 0) {
-        code = rn_cli_fail(RN_CLI_USAGE, &err);
-    } else if (rn_model_open(&engine, &args.model, &err) < 0) {
-        code = rn_cli_fail_input(&err);
-    } else {
-        code = run(engine, &args, &err);
-    }
-    rn_engine_destroy(engine);
-    rn_options_finish(&set, &args);
-    return code;
+    return rn_model_verb_run(&verb, &args, argc, argv);
 }

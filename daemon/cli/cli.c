@@ -28,6 +28,11 @@ int rn_cli_fail_input(const struct rn_err *err)
     }
 }
 
+int rn_cli_fail_work(const struct rn_err *err)
+{
+    return rn_cli_fail(err->code == -ENOMEM ? RN_CLI_UNAVAILABLE : RN_CLI_FAILED, err);
+}
+
 bool rn_cli_parse(const struct rn_option_set *set, void *args, int argc, char *const *argv, const char **words, int *ret_exit)
 {
     struct rn_err err = {0};

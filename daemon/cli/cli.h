@@ -38,6 +38,8 @@ int rn_verb_tokenize(int argc, char *const *argv);
 int rn_cli_fail(int exit_code, const struct rn_err *err);
 /* The same with the exit code that fits an error of loading or reading: -ENOENT 66, -EACCES 77, -ENOMEM 69 … */
 int rn_cli_fail_input(const struct rn_err *err);
+/* And for what went wrong later, with good input: -ENOMEM 69, else 1. */
+int rn_cli_fail_work(const struct rn_err *err);
 
 /* Parses a verb's command line. false: --help was printed or the line is wrong, and *ret_exit is the code to leave with. */
 bool rn_cli_parse(const struct rn_option_set *set, void *args, int argc, char *const *argv, const char **words, int *ret_exit);

@@ -28,7 +28,7 @@ static const struct rn_option options[] = {
 static const struct rn_option_group groups[] = {
     {NULL, RN_OPTIONS(options), 0},
     {"model", RN_OPTIONS(rn_model_options), AT(model)},
-    {"window (without --window: N is the number of ids, nothing is pinned)", RN_OPTIONS(rn_window_options), AT(replay.window)},
+    {RN_REPLAY_WINDOW_TITLE, RN_OPTIONS(rn_window_options), AT(replay.window)},
     {"steps", RN_OPTIONS(rn_replay_options), AT(replay)},
 };
 
@@ -152,55 +152,44 @@ static int print_result(const struct args *a, const struct result *res, size_t n
     return rn_cli_flush();
 }
 
-static int run(struct rn_engine *e, const struct args *a, struct rn_err *err)
+static int run(struct rn_engine *e, const void *args)
 {
+    const struct args *a = args;
+    struct rn_err err = {0};
     struct rn_ids ids = {0};
     struct rn_replay replay = {0};
     struct result res = {0};
-    int r = rn_replay_read(e, a->ids_file, a->text_file, &ids, err);
+    int r = rn_replay_read(e, a->ids_file, a->text_file, &ids, &err);
     if (r < 0) {
         rn_ids_finish(&ids);
-        return rn_cli_fail_input(err);
+        return rn_cli_fail_input(&err);
     }
     if (ids.len < 2) {
-        r = rn_err_set(err, -EINVAL, "there are %zu tokens, expected at least 2", ids.len);
+        r = rn_err_set(&err, -EINVAL, "there are %zu tokens, expected at least 2", ids.len);
     }
-    r = r < 0 ? r : rn_replay_init(&replay, e, &ids, &a->replay, err);
+    r = r < 0 ? r : rn_replay_init(&replay, e, &ids, &a->replay, a->model.rope, &err);
     bool usage = r == -EINVAL;
-    r = r < 0 ? r : evaluate(&replay, &res, err);
-    int code = r < 0 ? rn_cli_fail(usage          ? RN_CLI_USAGE
-                                   : r == -ENOMEM ? RN_CLI_UNAVAILABLE
-                                                  : RN_CLI_FAILED,
-                                   err)
-                     : print_result(a, &res, ids.len - 1);
+    r = r < 0 ? r : evaluate(&replay, &res, &err);
+    int code = r == 0 ? print_result(a, &res, ids.len - 1) : usage ? rn_cli_fail(RN_CLI_USAGE, &err) : rn_cli_fail_work(&err);
     result_finish(&res);
     rn_replay_finish(&replay);
     rn_ids_finish(&ids);
     return code;
 }
 
+static int check(const void *args, struct rn_err *err)
+{
+    const struct args *a = args;
+    if (!a->ids_file == !a->text_file) {
+        return rn_err_set(err, -EINVAL, "say what to evaluate with one of --ids-file FILE and -f FILE");
+    }
+    return 0;
+}
+
+static const struct rn_model_verb verb = {&set, AT(model), check, run};
+
 int rn_verb_eval(int argc, char *const *argv)
 {
     struct args args = {0};
-    struct rn_engine *engine = NULL;
-    struct rn_err err = {0};
-    int code;
-    if (!rn_cli_parse(&set, &args, argc, argv, NULL, &code)) {
-        return code;
-    }
-    int r = rn_model_check(args.model.model, &err);
-    r = r < 0 ? r : rn_model_rope(&args.model, &args.replay.rope, &err);
-    if (r == 0 && !args.ids_file == !args.text_file) {
-        r = rn_err_set(&err, -EINVAL, "say what to evaluate with one of --ids-file FILE and -f FILE");
-    }
-    if (r < 0) {
-        code = rn_cli_fail(RN_CLI_USAGE, &err);
-    } else if (rn_model_open(&engine, &args.model, &err) < 0) {
-        code = rn_cli_fail_input(&err);
-    } else {
-        code = run(engine, &args, &err);
-    }
-    rn_engine_destroy(engine);
-    rn_options_finish(&set, &args);
-    return code;
+    return rn_model_verb_run(&verb, &args, argc, argv);
 }

@@ -29,7 +29,7 @@ static const struct rn_option options[] = {
 static const struct rn_option_group groups[] = {
     {NULL, RN_OPTIONS(options), 0},
     {"model", RN_OPTIONS(rn_model_options), AT(model)},
-    {"window (without --window: N is the number of ids, nothing is pinned)", RN_OPTIONS(rn_window_options), AT(replay.window)},
+    {RN_REPLAY_WINDOW_TITLE, RN_OPTIONS(rn_window_options), AT(replay.window)},
     {"steps", RN_OPTIONS(rn_replay_options), AT(replay)},
 };
 
@@ -160,48 +160,45 @@ static int close_output(const struct args *a, struct output *out, int r, struct 
     return r;
 }
 
-static int run(struct rn_engine *e, const struct args *a, struct rn_err *err)
+static int run(struct rn_engine *e, const void *args)
 {
+    const struct args *a = args;
+    struct rn_err err = {0};
     struct rn_ids ids = {0};
     struct rn_replay replay = {0};
     struct output out = {0};
-    int r = rn_cli_read_ids(a->ids_file, &ids, err);
+    int r = rn_cli_read_ids(a->ids_file, &ids, &err);
     if (r < 0) {
         rn_ids_finish(&ids);
-        return rn_cli_fail_input(err);
+        return rn_cli_fail_input(&err);
     }
-    r = rn_replay_init(&replay, e, &ids, &a->replay, err);
+    r = rn_replay_init(&replay, e, &ids, &a->replay, a->model.rope, &err);
     bool usage = r == -EINVAL;
-    r = r < 0 ? r : open_output(a, &out, err);
-    r = r < 0 ? r : put_all(a, &replay, &out, err);
-    r = close_output(a, &out, r, err);
+    r = r < 0 ? r : open_output(a, &out, &err);
+    r = r < 0 ? r : put_all(a, &replay, &out, &err);
+    r = close_output(a, &out, r, &err);
     int code = r == 0 && a->json
                    ? rn_cli_print_json(json_pack("{s:I, s:O}", "n_vocab", (json_int_t)replay.n_vocab, "positions", out.positions))
                    : rn_cli_flush();
     json_decref(out.positions);
     rn_replay_finish(&replay);
     rn_ids_finish(&ids);
-    return r < 0 ? rn_cli_fail(usage ? RN_CLI_USAGE : r == -ENOMEM ? RN_CLI_UNAVAILABLE : RN_CLI_FAILED, err) : code;
+    if (r < 0) {
+        return usage ? rn_cli_fail(RN_CLI_USAGE, &err) : rn_cli_fail_work(&err);
+    }
+    return code;
 }
+
+static int check(const void *args, struct rn_err *err)
+{
+    const struct args *a = args;
+    return a->ids_file ? 0 : rn_err_set(err, -EINVAL, "no ids: say which with --ids-file FILE");
+}
+
+static const struct rn_model_verb verb = {&set, AT(model), check, run};
 
 int rn_verb_logits(int argc, char *const *argv)
 {
     struct args args = {0};
-    struct rn_engine *engine = NULL;
-    struct rn_err err = {0};
-    int code;
-    if (!rn_cli_parse(&set, &args, argc, argv, NULL, &code)) {
-        return code;
-    }
-    if (rn_model_check(args.model.model, &err) < 0 || rn_model_rope(&args.model, &args.replay.rope, &err) < 0 ||
-        (!args.ids_file && rn_err_set(&err, -EINVAL, "no ids: say which with --ids-file FILE"))) {
-        code = rn_cli_fail(RN_CLI_USAGE, &err);
-    } else if (rn_model_open(&engine, &args.model, &err) < 0) {
-        code = rn_cli_fail_input(&err);
-    } else {
-        code = run(engine, &args, &err);
-    }
-    rn_engine_destroy(engine);
-    rn_options_finish(&set, &args);
-    return code;
+    return rn_model_verb_run(&verb, &args, argc, argv);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/cli/cli.h"
 #include "daemon/config.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/err.h"
@@ -127,12 +128,6 @@ int rn_model_check(const char *model, struct rn_err *err)
     return model ? 0 : rn_err_set(err, -EINVAL, "no model: say which with -m FILE");
 }
 
-int rn_model_rope(const struct rn_model_args *args, struct rn_rope_scaling *ret, struct rn_err *err)
-{
-    int r = rn_rope_parse(args->rope_scaling, ret, err);
-    return r < 0 ? rn_err_prefix(err, "--rope-scaling") : 0;
-}
-
 struct progress {
     uint64_t since_ns;
     bool is_terminal, shown;
@@ -159,7 +154,7 @@ static void on_progress(void *user, double share)
     p->shown = true;
 }
 
-int rn_model_open(struct rn_engine **ret, const struct rn_model_args *args, struct rn_err *err)
+static int open_model(struct rn_engine **ret, const struct rn_model_args *args, struct rn_err *err)
 {
     struct progress progress = {.since_ns = rn_clock_ns(), .is_terminal = isatty(STDERR_FILENO)};
     char cache[512];
@@ -180,4 +175,34 @@ int rn_model_open(struct rn_engine **ret, const struct rn_model_args *args, stru
         fprintf(stderr, "\r\033[K");
     }
     return r;
+}
+
+static int check(const struct rn_model_verb *verb, void *args, struct rn_model_args *model, struct rn_err *err)
+{
+    int r = rn_model_check(model->model, err);
+    if (r == 0 && rn_rope_parse(model->rope_scaling, &model->rope, err) < 0) {
+        r = rn_err_prefix(err, "--rope-scaling");
+    }
+    return r < 0 || !verb->check ? r : verb->check(args, err);
+}
+
+int rn_model_verb_run(const struct rn_model_verb *verb, void *args, int argc, char *const *argv)
+{
+    struct rn_model_args *model = (void *)((char *)args + verb->model);
+    struct rn_engine *engine = NULL;
+    struct rn_err err = {0};
+    int code;
+    if (!rn_cli_parse(verb->set, args, argc, argv, NULL, &code)) {
+        return code;
+    }
+    if (check(verb, args, model, &err) < 0) {
+        code = rn_cli_fail(RN_CLI_USAGE, &err);
+    } else if (open_model(&engine, model, &err) < 0) {
+        code = rn_cli_fail_input(&err);
+    } else {
+        code = verb->work(engine, args);
+    }
+    rn_engine_destroy(engine);
+    rn_options_finish(verb->set, args);
+    return code;
 }

@@ -36,10 +36,10 @@ static int set_turns(struct rn_replay *r, const struct rn_numbers *places, struc
     return 0;
 }
 
-static int make_sequence(struct rn_replay *r, const struct rn_replay_args *args, struct rn_err *err)
+static int make_sequence(struct rn_replay *r, const struct rn_replay_args *args, struct rn_rope_scaling rope, struct rn_err *err)
 {
     const struct rn_engine_info *info = rn_engine_info(r->engine);
-    uint32_t most = rn_rope_max_n(args->rope, info->n_ctx_train);
+    uint32_t most = rn_rope_max_n(rope, info->n_ctx_train);
     uint64_t n = r->ids->len < MIN_WINDOW ? MIN_WINDOW : r->ids->len;
     if (args->window.window >= 0) {
         n = (uint64_t)args->window.window;
@@ -68,12 +68,12 @@ static int make_sequence(struct rn_replay *r, const struct rn_replay_args *args,
                                    .sinks = (uint32_t)r->sinks,
                                    .evict = rn_window_evict(&args->window),
                                    .origin = args->origin,
-                                   .rope = rn_rope_for(args->rope, (uint32_t)n, info->n_ctx_train)};
+                                   .rope = rn_rope_for(rope, (uint32_t)n, info->n_ctx_train)};
     return rn_seq_create(&r->seq, r->engine, &params, err);
 }
 
 int rn_replay_init(struct rn_replay *ret, struct rn_engine *e, const struct rn_ids *ids, const struct rn_replay_args *args,
-                   struct rn_err *err)
+                   struct rn_rope_scaling rope, struct rn_err *err)
 {
     uint32_t n_vocab = rn_engine_info(e)->n_vocab;
     *ret = (struct rn_replay){.engine = e, .ids = ids, .chunk = args->chunk, .n_vocab = n_vocab};
@@ -81,7 +81,7 @@ int rn_replay_init(struct rn_replay *ret, struct rn_engine *e, const struct rn_i
         return rn_err_set(err, -EINVAL, "there are no token ids");
     }
     size_t rows = ids->len < args->chunk ? ids->len : args->chunk, n;
-    int r = make_sequence(ret, args, err);
+    int r = make_sequence(ret, args, rope, err);
     r = r < 0 ? r : set_turns(ret, &args->turn_starts, err);
     if (r == 0) {
         ret->logits = rn_mem_array(rows, n_vocab, &n) ? rn_mem_alloc(n, sizeof *ret->logits) : NULL;

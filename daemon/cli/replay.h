@@ -10,12 +10,12 @@
 
 struct rn_replay_args {
     struct rn_window_args window;
-    struct rn_rope_scaling rope;   /* as asked for; the verb sets it from the model's options */
     struct rn_numbers turn_starts; /* places in the list of ids, ascending */
     uint32_t chunk;                /* rows per step */
     uint64_t origin;               /* index of the first token that is not pinned; 0 = the number of pinned ones */
 };
 extern const struct rn_option rn_replay_options[3];
+#define RN_REPLAY_WINDOW_TITLE "window (without --window: N is the number of ids, nothing is pinned)"
 
 struct rn_replay {
     struct rn_engine *engine; /* borrowed */
@@ -29,9 +29,10 @@ struct rn_replay {
     size_t done; /* ids that went through */
 };
 
-/* Without --window N is the number of ids (at least 16) and nothing is pinned. -EINVAL: the option that is wrong, and its bound. */
+/* Without --window N is the number of ids (at least 16) and nothing is pinned. rope: as asked for. -EINVAL: the option that is wrong, and
+ * its bound. */
 int rn_replay_init(struct rn_replay *ret, struct rn_engine *e, const struct rn_ids *ids, const struct rn_replay_args *args,
-                   struct rn_err *err);
+                   struct rn_rope_scaling rope, struct rn_err *err);
 void rn_replay_finish(struct rn_replay *r);
 
 /* Runs the next step. *ret_n rows from place *ret_from on have their logits in r->logits; 0 rows: all ids are done. Pages that left the

@@ -86,14 +86,9 @@ static bool is_raw(const struct args *a)
     return a->raw || a->text_file || a->ids_file;
 }
 
-static int check(const struct args *a, struct rn_err *err)
+static int check(const void *args, struct rn_err *err)
 {
-    struct rn_rope_scaling rope; // whether it is one
-    int r = rn_model_check(a->model.model, err);
-    r = r < 0 ? r : rn_model_rope(&a->model, &rope, err);
-    if (r < 0) {
-        return r;
-    }
+    const struct args *a = args;
     if ((a->prompt != NULL) + (a->text_file != NULL) + (a->ids_file != NULL) > 1) {
         return rn_err_set(err, -EINVAL, "more than one of -p, -f and --ids-file is given");
     }
@@ -105,7 +100,7 @@ static int check(const struct args *a, struct rn_err *err)
     }
     struct rn_logit_bias *bias = NULL;
     size_t n_bias;
-    r = rn_sampling_bias(&a->sampling, &bias, &n_bias, err); // before the model is loaded; read again for the request
+    int r = rn_sampling_bias(&a->sampling, &bias, &n_bias, err); // before the model is loaded; read again for the request
     rn_mem_free(bias);
     if (r < 0) {
         return r;
@@ -322,18 +317,16 @@ static int print_end(const struct args *a, const struct rn_ids *prompt_ids, cons
 static int start(struct rn_service **ret, struct rn_engine *e, const struct args *a, struct answer *answer, struct rn_err *err)
 {
     uint32_t trained = rn_engine_info(e)->n_ctx_train;
-    struct rn_rope_scaling rope = {0};
     uint32_t window = a->window.window >= 0 ? (uint32_t)a->window.window : trained < DEFAULT_WINDOW ? trained : DEFAULT_WINDOW;
     struct rn_service_params params = {.engine = e,
                                        .window = window,
                                        .sinks = a->window.sinks,
                                        .evict = rn_window_evict(&a->window),
+                                       .rope = a->model.rope,
                                        .max_concurrent = 1,
                                        .on_event = on_event,
                                        .user = answer};
-    int r = rn_model_rope(&a->model, &rope, err);
-    params.rope = rope;
-    r = r < 0 ? r : rn_queue_create(&answer->events, EVENTS, NULL, NULL, err);
+    int r = rn_queue_create(&answer->events, EVENTS, NULL, NULL, err);
     return r < 0 ? r : rn_service_start(ret, &params, err);
 }
 
@@ -362,8 +355,9 @@ static int answer_one(struct rn_engine *e, const struct args *a, const struct rn
     return code;
 }
 
-static int run(struct rn_engine *e, const struct args *a)
+static int run(struct rn_engine *e, const void *args)
 {
+    const struct args *a = args;
     const struct rn_text *t = rn_engine_text(e);
     struct rn_err err = {0};
     struct rn_ids ids = {0};
@@ -384,23 +378,10 @@ static int run(struct rn_engine *e, const struct args *a)
     return code;
 }
 
+static const struct rn_model_verb verb = {&set, AT(model), check, run};
+
 int rn_verb_run(int argc, char *const *argv)
 {
     struct args args = {0};
-    struct rn_engine *engine = NULL;
-    struct rn_err err = {0};
-    int code;
-    if (!rn_cli_parse(&set, &args, argc, argv, NULL, &code)) {
-        return code;
-    }
-    if (check(&args, &err) < 0) {
-        code = rn_cli_fail(RN_CLI_USAGE, &err);
-    } else if (rn_model_open(&engine, &args.model, &err) < 0) {
-        code = rn_cli_fail_input(&err);
-    } else {
-        code = run(engine, &args);
-    }
-    rn_engine_destroy(engine);
-    rn_options_finish(&set, &args);
-    return code;
+    return rn_model_verb_run(&verb, &args, argc, argv);
 }

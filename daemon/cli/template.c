@@ -94,7 +94,7 @@ static int render(const struct args *a, struct rn_err *err)
     rn_rendered_finish(&rendered);
     rn_buf_finish(&source);
     rn_text_destroy(t);
-    return r < 0 ? rn_cli_fail(r == -ENOMEM ? RN_CLI_UNAVAILABLE : RN_CLI_FAILED, err) : r;
+    return r < 0 ? rn_cli_fail_work(err) : r;
 }
 
 int rn_verb_template(int argc, char *const *argv)

@@ -154,5 +154,5 @@ int rn_verb_tokenize(int argc, char *const *argv)
     }
     code = args.json_input ? convert_all(text, &args, &err) : convert_one(text, &args, &err);
     rn_text_destroy(text);
-    return code < 0 ? rn_cli_fail(code == -ENOMEM ? RN_CLI_UNAVAILABLE : RN_CLI_FAILED, &err) : code;
+    return code < 0 ? rn_cli_fail_work(&err) : code;
 }
