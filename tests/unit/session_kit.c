@@ -104,17 +104,23 @@ struct rn_request *kit_request(const char *text, const char *previous)
     r->previous_response_id = previous ? rn_mem_strdup(previous) : NULL;
     r->sampling.temperature = 0;
     r->has_seed = true;
-    r->max_output_tokens = 24;
+    r->max_output_tokens = KIT_TOKENS;
     r->lane = 1;
     return r;
 }
 
-struct kit_reply *kit_send(struct kit *k, struct rn_request *r)
+struct kit_reply *kit_new_reply(struct kit *k)
 {
-    r->ticket = ++k->tickets;
-    struct kit_reply *reply = &k->replies[r->ticket % KIT_TICKETS];
+    struct kit_reply *reply = &k->replies[++k->tickets % KIT_TICKETS];
     rn_event_destroy(reply->last);
     memset(reply, 0, sizeof *reply);
+    return reply;
+}
+
+struct kit_reply *kit_send(struct kit *k, struct rn_request *r)
+{
+    struct kit_reply *reply = kit_new_reply(k);
+    r->ticket = k->tickets;
     memcpy(reply->response, r->response_id, sizeof reply->response);
     memcpy(reply->item, r->item_id, sizeof reply->item);
     assert_int_equal(rn_service_submit(k->service, r), 0);
@@ -153,14 +159,16 @@ struct kit_reply *kit_ask(struct kit *k, const char *text, const char *previous)
     return kit_wait(k, kit_send(k, kit_request(text, previous)));
 }
 
+struct kit_reply *kit_send_query(struct kit *k, enum rn_query what, const char *id)
+{
+    struct kit_reply *reply = kit_new_reply(k);
+    assert_int_equal(rn_service_query(k->service, k->tickets, what, id), 0);
+    return reply;
+}
+
 struct kit_reply *kit_query(struct kit *k, enum rn_query what, const char *id)
 {
-    uint64_t ticket = ++k->tickets;
-    struct kit_reply *reply = &k->replies[ticket % KIT_TICKETS];
-    rn_event_destroy(reply->last);
-    memset(reply, 0, sizeof *reply);
-    assert_int_equal(rn_service_query(k->service, ticket, what, id), 0);
-    return kit_wait(k, reply);
+    return kit_wait(k, kit_send_query(k, what, id));
 }
 
 uint64_t kit_ticket(const struct kit *k, const struct kit_reply *reply)

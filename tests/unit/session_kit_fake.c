@@ -5,6 +5,8 @@
 
 #include "runtime/base/mem.h"
 
+const struct rn_seq_params P512 = {.n = 512, .sinks = 18, .evict = RN_EVICT_TURN};
+
 void kit_open(struct kit *k)
 {
     struct rn_engine *engine = fake_engine_create();
@@ -34,11 +36,13 @@ size_t kit_ids(const char *text, uint32_t *ret)
     return n;
 }
 
-const char *kit_expect(struct kit *k, const struct rn_seq_params *p, const char *prompt, size_t n)
+static const char *expect(struct kit *k, const struct rn_seq_params *p, size_t n, const char *format, va_list list)
 {
-    static char text[4096];
+    static char conversation[1 << 16], text[4096];
     static uint32_t ids[1 << 16], answer[1024];
-    size_t n_ids = kit_ids(prompt, ids);
+    int len = vsnprintf(conversation, sizeof conversation, format, list);
+    assert_in_range(len, 0, sizeof conversation - 1);
+    size_t n_ids = kit_ids(conversation, ids);
     size_t made = fake_answer(k->engine, p, ids, n_ids, answer, n);
     struct rn_buf out = {0};
     struct rn_detok d = {0};
@@ -48,5 +52,23 @@ const char *kit_expect(struct kit *k, const struct rn_seq_params *p, const char 
     rn_detok_end(&d, &out);
     snprintf(text, sizeof text, "%s", out.data ? out.data : "");
     rn_buf_finish(&out);
+    return text;
+}
+
+const char *kit_expect(struct kit *k, const struct rn_seq_params *p, const char *conversation, ...)
+{
+    va_list list;
+    va_start(list, conversation);
+    const char *text = expect(k, p, KIT_TOKENS, conversation, list);
+    va_end(list);
+    return text;
+}
+
+const char *kit_expect_n(struct kit *k, const struct rn_seq_params *p, size_t n, const char *conversation, ...)
+{
+    va_list list;
+    va_start(list, conversation);
+    const char *text = expect(k, p, n, conversation, list);
+    va_end(list);
     return text;
 }

@@ -11,12 +11,6 @@
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
 
-#define LEAD "<|im_start|>system\nBe good.<|im_end|>\n"
-#define USER(text) "<|im_start|>user\n" text "<|im_end|>\n"
-#define ASK "<|im_start|>assistant\n"
-
-static const struct rn_seq_params P512 = {.n = 512, .sinks = 18, .evict = RN_EVICT_TURN}; // LEAD has 18 tokens
-
 struct watch { // what on_device said
     sem_t back;
     _Atomic unsigned lost;
@@ -137,9 +131,8 @@ static void all_that_run_go_on(void **state)
         }
         assert_int_equal(k.fake->rebuilds, lost > 0);
         struct kit_reply *next = kit_ask(&k, "two", r[0]->response);
-        snprintf(prompt, sizeof prompt, LEAD USER("0 short") ASK "%s<|im_end|>\n" USER("two") ASK, text[0]);
         struct rn_seq_params p = {.n = 2048, .sinks = 18, .evict = RN_EVICT_TURN};
-        assert_string_equal(next->text, kit_expect(&k, &p, prompt, 24));
+        assert_string_equal(next->text, kit_expect(&k, &p, LEAD USER("0 short") SAID USER("two") ASK, text[0]));
         close_kit(&k);
     }
 }
@@ -198,9 +191,7 @@ static void the_device_is_tried_again(void **state)
     assert_int_equal(k.fake->rebuilds, 7);
     assert_int_equal(watch.lost, 7); // the loss, and six times "stays down"
     struct kit_reply *c = kit_ask(&k, "two", a->response);
-    char prompt[2048];
-    snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK, a->last->text);
-    assert_string_equal(c->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(c->text, kit_expect(&k, &P512, LEAD USER("one") SAID USER("two") ASK, a->last->text));
     assert_string_equal(c->session, a->session);
     assert_true(rn_service_ready(k.service));
     close_kit(&k);
@@ -309,11 +300,9 @@ static void no_page_for_a_step_costs_idle_sessions_theirs(void **state)
     k.fake->fail_code = -ENOMEM;
     k.fake->fail_step = 5;
     struct kit_reply *a = kit_ask(&k, "one", NULL);
-    assert_string_equal(a->text, kit_expect(&k, &P512, LEAD USER("one") ASK, 24));
+    assert_string_equal(a->text, kit_expect(&k, &P512, LEAD USER("one") ASK));
     struct kit_reply *b = kit_ask(&k, "two", alone->response); // read again
-    char prompt[2048];
-    snprintf(prompt, sizeof prompt, LEAD USER("zero") ASK "%s<|im_end|>\n" USER("two") ASK, alone->last->text);
-    assert_string_equal(b->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(b->text, kit_expect(&k, &P512, LEAD USER("zero") SAID USER("two") ASK, alone->last->text));
     assert_string_equal(kit_string(b, "cache.source"), "none");
     assert_int_equal(k.fake->rebuilds, 0);
     kit_stop(&k);
@@ -324,7 +313,7 @@ static void no_page_for_a_step_costs_idle_sessions_theirs(void **state)
     assert_int_equal(c->last->http_status, 503);
     assert_string_equal(c->last->code, "server_is_overloaded");
     k.fake->fail_step = 10;
-    assert_string_equal(kit_ask(&k, "one", NULL)->text, kit_expect(&k, &P512, LEAD USER("one") ASK, 24));
+    assert_string_equal(kit_ask(&k, "one", NULL)->text, kit_expect(&k, &P512, LEAD USER("one") ASK));
     close_kit(&k);
 }
 

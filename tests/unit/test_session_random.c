@@ -9,7 +9,6 @@
 
 #include "runtime/base/mem.h"
 
-#define LEAD "<|im_start|>system\nBe good.<|im_end|>\n"
 #define PLACES 256
 #define AT_ONCE 6
 
@@ -66,7 +65,7 @@ static void run(uint64_t seed, bool on_disk)
             req->max_output_tokens = 1 + draw(40);
             req->lane = req->store ? 1 : 100 + draw(3); // forks across lanes too
             prompts[i] = calloc(1, 1 << 15);
-            snprintf(prompts[i], 1 << 15, "%s<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n", from ? from->text : LEAD, question);
+            snprintf(prompts[i], 1 << 15, "%s" USER("%s") ASK, from ? from->text : LEAD, question);
             cancelled[i] = draw(8) == 0;
             uint64_t limit = req->max_output_tokens;
             replies[i] = kit_send(&k, req);
@@ -85,7 +84,7 @@ static void run(uint64_t seed, bool on_disk)
                 free(prompts[i]);
                 continue;
             }
-            const char *expected = kit_expect(&k, &p, prompts[i], limit);
+            const char *expected = kit_expect_n(&k, &p, limit, "%s", prompts[i]);
             if (strcmp(r->last->cause, "cancelled") == 0) {
                 assert_true(cancelled[i]);
                 assert_int_equal(strncmp(expected, r->last->text, strlen(r->last->text)), 0);

@@ -14,12 +14,6 @@
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
 
-#define LEAD "<|im_start|>system\nBe good.<|im_end|>\n"
-#define USER(text) "<|im_start|>user\n" text "<|im_end|>\n"
-#define ASK "<|im_start|>assistant\n"
-
-static const struct rn_seq_params P512 = {.n = 512, .sinks = 18, .evict = RN_EVICT_TURN};
-
 static void restart(struct kit *k, const char *dir)
 {
     kit_stop(k);
@@ -45,7 +39,7 @@ static void every_restart_goes_unnoticed(void **state)
             snprintf(text, sizeof text, "q%d", i);
             sprintf(prompt + strlen(prompt), USER("%s") ASK, text);
             struct kit_reply *r = kit_ask(&k, text, id[0] ? id : NULL);
-            assert_string_equal(r->text, kit_expect(&k, &p, prompt, 24));
+            assert_string_equal(r->text, kit_expect(&k, &p, "%s", prompt));
             assert_null(kit_string(r, "rebased.cause"));
             sprintf(prompt + strlen(prompt), "%s<|im_end|>\n", r->last->text);
             strcpy(id, r->response);
@@ -61,7 +55,7 @@ static void a_session_keeps_its_rope_scaling(void **state)
 {
     (void)state;
     struct kit k;
-    char dir[64], prompt[4096], first[RN_ID_BYTES];
+    char dir[64];
     kit_temp_dir(dir);
     kit_open(&k);
     k.fake->n_ctx_train = 512;
@@ -69,25 +63,23 @@ static void a_session_keeps_its_rope_scaling(void **state)
     k.params.rope = (struct rn_rope_scaling){RN_ROPE_YARN, 0};
     kit_start(&k, dir);
     const struct rn_seq_params p = {.n = 700, .sinks = 18, .evict = RN_EVICT_TURN, .rope = {RN_ROPE_YARN, 1.5f}}; // 700 / 512, rounded up
-    struct kit_reply *r = kit_ask(&k, "one", NULL);
-    const char *warning = json_string_value(json_array_get(json_object_get(r->last->record, "warnings"), 0));
+    struct kit_reply *one = kit_ask(&k, "one", NULL);
+    const char *warning = json_string_value(json_array_get(json_object_get(one->last->record, "warnings"), 0));
     assert_non_null(warning);
     assert_non_null(strstr(warning, "yarn:1.5"));
     assert_non_null(strstr(warning, "trained length 512"));
-    assert_string_equal(r->text, kit_expect(&k, &p, LEAD USER("one") ASK, 24));
-    strcpy(first, r->response);
+    assert_string_equal(one->text, kit_expect(&k, &p, LEAD USER("one") ASK));
     // Another daemon's settings are for its new sessions.
     k.params.window = 512;
     k.params.rope = (struct rn_rope_scaling){0};
-    snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK, r->last->text);
     restart(&k, dir);
-    r = kit_ask(&k, "two", first);
+    struct kit_reply *r = kit_ask(&k, "two", one->response);
     assert_int_equal(json_array_size(json_object_get(r->last->record, "warnings")), 0);
-    assert_string_equal(r->text, kit_expect(&k, &p, prompt, 24));
-    r = kit_ask(&k, "two", first); // a fork
-    assert_string_equal(r->text, kit_expect(&k, &p, prompt, 24));
+    assert_string_equal(r->text, kit_expect(&k, &p, LEAD USER("one") SAID USER("two") ASK, one->last->text));
+    r = kit_ask(&k, "two", one->response); // a fork
+    assert_string_equal(r->text, kit_expect(&k, &p, LEAD USER("one") SAID USER("two") ASK, one->last->text));
     r = kit_ask(&k, "one", NULL);
-    assert_string_equal(r->text, kit_expect(&k, &P512, LEAD USER("one") ASK, 24));
+    assert_string_equal(r->text, kit_expect(&k, &P512, LEAD USER("one") ASK));
     struct rn_request *req = kit_request("one", NULL);
     req->window = 700;
     r = kit_wait(&k, kit_send(&k, req));
@@ -137,7 +129,7 @@ static void old_positions_fork_after_a_restart(void **state)
 {
     (void)state;
     struct kit k;
-    char dir[64], prompt[1024], session[RN_ID_BYTES];
+    char dir[64], session[RN_ID_BYTES];
     kit_temp_dir(dir);
     kit_open(&k);
     kit_start(&k, dir);
@@ -146,14 +138,13 @@ static void old_positions_fork_after_a_restart(void **state)
     strcpy(session, a->session);
     restart(&k, dir);
     struct kit_reply *f = kit_ask(&k, "other", a->response);
-    snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("other") ASK, a->last->text);
-    assert_string_equal(f->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(f->text, kit_expect(&k, &P512, LEAD USER("one") SAID USER("other") ASK, a->last->text));
     assert_string_not_equal(f->session, session);
     restart(&k, dir);
     struct kit_reply *g = kit_ask(&k, "more", f->response);
     assert_string_equal(g->session, f->session);
-    snprintf(prompt + strlen(prompt), sizeof prompt - strlen(prompt), "%s<|im_end|>\n" USER("more") ASK, f->last->text);
-    assert_string_equal(g->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(g->text,
+                        kit_expect(&k, &P512, LEAD USER("one") SAID USER("other") SAID USER("more") ASK, a->last->text, f->last->text));
     struct kit_reply *show = kit_query(&k, RN_QUERY_SHOW, f->session);
     assert_int_equal(json_array_size(json_object_get(show->last->reply, "items")), 6);
     struct kit_reply *list = kit_query(&k, RN_QUERY_LIST, NULL);
@@ -171,9 +162,8 @@ static void old_positions_fork_after_a_restart(void **state)
     req = kit_request("three", NULL);
     req->session_id = rn_mem_strdup(session);
     struct kit_reply *c = kit_wait(&k, kit_send(&k, req));
-    snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK "%s<|im_end|>\n" USER("three") ASK, a->last->text,
-             b->last->text);
-    assert_string_equal(c->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(c->text,
+                        kit_expect(&k, &P512, LEAD USER("one") SAID USER("two") SAID USER("three") ASK, a->last->text, b->last->text));
     kit_close(&k);
     kit_remove_dir(dir);
 }
@@ -194,9 +184,7 @@ static void two_requests_that_load_the_same_session(void **state)
     kit_wait(&k, c);
     assert_string_equal(b->session, a->session);
     assert_string_not_equal(c->session, a->session);
-    char prompt[1024];
-    snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("right") ASK, a->last->text);
-    assert_string_equal(c->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(c->text, kit_expect(&k, &P512, LEAD USER("one") SAID USER("right") ASK, a->last->text));
     kit_close(&k);
     kit_remove_dir(dir);
 }
@@ -205,7 +193,7 @@ static void rebased_timelines_survive(void **state)
 {
     (void)state;
     struct kit k;
-    char dir[64], prompt[2048];
+    char dir[64];
     kit_temp_dir(dir);
     kit_open(&k);
     kit_start(&k, dir);
@@ -217,11 +205,9 @@ static void rebased_timelines_survive(void **state)
     assert_string_equal(b->session, a->session);
     restart(&k, dir);
     struct rn_seq_params p = {.n = 512, .sinks = 19};
-    snprintf(prompt, sizeof prompt,
-             "<|im_start|>system\nBe brief.<|im_end|>\n" USER("hi") ASK "%s<|im_end|>\n" USER("two") ASK "%s<|im_end|>\n" USER("three") ASK,
-             a->last->text, b->last->text);
     struct kit_reply *c = kit_ask(&k, "three", b->response);
-    assert_string_equal(c->text, kit_expect(&k, &p, prompt, 24));
+    assert_string_equal(
+        c->text, kit_expect(&k, &p, SYSTEM("Be brief.") USER("hi") SAID USER("two") SAID USER("three") ASK, a->last->text, b->last->text));
     assert_null(kit_string(c, "rebased.cause"));
     // A fork with other instructions brings its own items.
     req = kit_request("four", b->response);
@@ -229,20 +215,19 @@ static void rebased_timelines_survive(void **state)
     struct kit_reply *f = kit_wait(&k, kit_send(&k, req));
     assert_string_not_equal(f->session, a->session);
     restart(&k, dir);
-    snprintf(prompt, sizeof prompt,
-             LEAD USER("hi") ASK "%s<|im_end|>\n" USER("two") ASK "%s<|im_end|>\n" USER("four") ASK "%s<|im_end|>\n" USER("five") ASK,
-             a->last->text, b->last->text, f->last->text);
     struct kit_reply *g = kit_ask(&k, "five", f->response);
     p.sinks = 18;
-    assert_string_equal(g->text, kit_expect(&k, &p, prompt, 24));
+    assert_string_equal(g->text, kit_expect(&k, &p, LEAD USER("hi") SAID USER("two") SAID USER("four") SAID USER("five") ASK, a->last->text,
+                                            b->last->text, f->last->text));
     // Another tokenizer: rendered and tokenised again.
     kit_stop(&k);
     k.fake->tokenizer_fingerprint = 78;
     kit_start(&k, dir);
     struct kit_reply *m = kit_ask(&k, "six", g->response);
     assert_string_equal(kit_string(m, "rebased.cause"), "model");
-    snprintf(prompt + strlen(prompt), sizeof prompt - strlen(prompt), "%s<|im_end|>\n" USER("six") ASK, g->last->text);
-    assert_string_equal(m->text, kit_expect(&k, &p, prompt, 24));
+    assert_string_equal(m->text,
+                        kit_expect(&k, &p, LEAD USER("hi") SAID USER("two") SAID USER("four") SAID USER("five") SAID USER("six") ASK,
+                                   a->last->text, b->last->text, f->last->text, g->last->text));
     kit_close(&k);
     kit_remove_dir(dir);
 }
@@ -332,7 +317,7 @@ static void a_kill_loses_no_finished_turn(void **state)
             static char prompt[16384];
             strcpy(prompt, LEAD);
             for (int i = 0; i < seen.n; i++) {
-                sprintf(prompt + strlen(prompt), USER("next") ASK "%s<|im_end|>\n", seen.texts[i]);
+                sprintf(prompt + strlen(prompt), USER("next") SAID, seen.texts[i]);
             }
             struct kit_reply *show = kit_query(&k, RN_QUERY_SHOW, seen.session);
             size_t n = json_array_size(json_object_get(show->last->reply, "items"));
@@ -342,7 +327,7 @@ static void a_kill_loses_no_finished_turn(void **state)
                 struct rn_request *req = kit_request("after", NULL);
                 req->session_id = rn_mem_strdup(seen.session);
                 struct kit_reply *r = kit_wait(&k, kit_send(&k, req));
-                assert_string_equal(r->text, kit_expect(&k, &P512, prompt, 24));
+                assert_string_equal(r->text, kit_expect(&k, &P512, "%s", prompt));
             }
         }
         kit_close(&k);
@@ -374,7 +359,7 @@ static void a_full_disk_fails_answers_until_it_is_not(void **state)
 {
     (void)state;
     struct kit k;
-    char dir[64], prompt[1024];
+    char dir[64];
     signal(SIGXFSZ, SIG_IGN);
     kit_temp_dir(dir);
     kit_open(&k);
@@ -403,13 +388,12 @@ static void a_full_disk_fails_answers_until_it_is_not(void **state)
     limit_files(RLIM_INFINITY);
     struct kit_reply *e = kit_ask(&k, "two", a->response);
     assert_string_equal(e->session, a->session);
-    snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK, a->last->text);
-    assert_string_equal(e->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(e->text, kit_expect(&k, &P512, LEAD USER("one") SAID USER("two") ASK, a->last->text));
     assert_true(e->last->cached_tokens > 0); // the pages are still there
     restart(&k, dir);
-    snprintf(prompt + strlen(prompt), sizeof prompt - strlen(prompt), "%s<|im_end|>\n" USER("three") ASK, e->last->text);
     struct kit_reply *f = kit_ask(&k, "three", e->response);
-    assert_string_equal(f->text, kit_expect(&k, &P512, prompt, 24));
+    assert_string_equal(f->text,
+                        kit_expect(&k, &P512, LEAD USER("one") SAID USER("two") SAID USER("three") ASK, a->last->text, e->last->text));
     kit_close(&k);
     kit_remove_dir(dir);
 }
@@ -418,7 +402,7 @@ static void stopping_stores_what_was_said(void **state)
 {
     (void)state;
     struct kit k;
-    char dir[64], prompt[16384], said[8192];
+    char dir[64], said[8192];
     kit_temp_dir(dir);
     kit_open(&k);
     k.fake->no_end = true;
@@ -433,8 +417,7 @@ static void stopping_stores_what_was_said(void **state)
     kit_start(&k, dir);
     struct kit_reply *b = kit_ask(&k, "on", a->response);
     if (strlen(a->last->text) < 400) { // else tokens have left the window
-        snprintf(prompt, sizeof prompt, LEAD USER("long") ASK "%s<|im_end|>\n" USER("on") ASK, said);
-        assert_string_equal(b->text, kit_expect(&k, &P512, prompt, 24));
+        assert_string_equal(b->text, kit_expect(&k, &P512, LEAD USER("long") SAID USER("on") ASK, said));
     }
     assert_string_equal(b->session, a->session);
     kit_close(&k);
@@ -445,7 +428,7 @@ static void cancelled_early_leaves_no_half_turn(void **state)
 {
     (void)state;
     struct kit k;
-    char dir[64], prompt[1024];
+    char dir[64];
     kit_temp_dir(dir);
     kit_open(&k);
     kit_start(&k, dir);
@@ -459,8 +442,7 @@ static void cancelled_early_leaves_no_half_turn(void **state)
     struct kit_reply *c = kit_ask(&k, "two", b->response);
     assert_string_equal(c->session, a->session);
     if (b->last->n_ids == 0) {
-        snprintf(prompt, sizeof prompt, LEAD USER("one") ASK "%s<|im_end|>\n" USER("two") ASK, a->last->text);
-        assert_string_equal(c->text, kit_expect(&k, &P512, prompt, 24));
+        assert_string_equal(c->text, kit_expect(&k, &P512, LEAD USER("one") SAID USER("two") ASK, a->last->text));
         struct kit_reply *show = kit_query(&k, RN_QUERY_SHOW, a->session);
         assert_int_equal(json_array_size(json_object_get(show->last->reply, "items")), 4);
     }
