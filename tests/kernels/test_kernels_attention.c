@@ -16,56 +16,19 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 #include "runtime/cpu/flush_internal.h"
-#include "runtime/cpu/kernels.h"
 #include "runtime/tensor/backend.h"
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/fmath.h"
 #include "runtime/tensor/quant.h"
+#include "tests/kernels/cpu_kit.h"
 
 #define MAX_DIM 256
 #define PAGES 4
 #define TOKENS RN_CHUNK_TOKENS
 
-static uint64_t rng_state = 0x9e3779b97f4a7c15u;
-
-static uint32_t random_u32(void)
-{
-    rng_state ^= rng_state << 13;
-    rng_state ^= rng_state >> 7;
-    rng_state ^= rng_state << 17;
-    return (uint32_t)(rng_state >> 32);
-}
-
 static uint32_t random_below(uint32_t n)
 {
     return random_u32() % n;
-}
-
-/* About normal, standard deviation 1. */
-static float random_normal(void)
-{
-    float s = 0.0f;
-    for (int i = 0; i < 12; i++) {
-        s += (float)random_u32() * 0x1p-32f;
-    }
-    return s - 6.0f;
-}
-
-/* ---- Rows --------------------------------------------------------------------------------------------------------------------- */
-
-/* Row i of op that this machine can run; i = 0 is plain C. NULL: no more. */
-static const struct rn_cpu_row *row(enum rn_cpu_op op, size_t i)
-{
-    size_t n;
-    const struct rn_cpu_row *rows = rn_cpu_rows(op, &n);
-    assert_true(n > 0);
-    assert_string_equal(rows[n - 1].name, "c");
-    for (size_t k = n; k-- > 0;) {
-        if ((rows[k].features & ~rn_cpu_features()) == 0 && i-- == 0) {
-            return &rows[k];
-        }
-    }
-    return NULL;
 }
 
 /* ---- One chunk ---------------------------------------------------------------------------------------------------------------- */
@@ -447,9 +410,9 @@ static void unseen_cells_are_never_used(void **state)
     for (uint32_t round = 0; round < 20; round++) {
         bool q8 = round % 2;
         uint32_t n_q = 1 + random_below(RN_ATTN_MAX_Q), head_dim = dims[q8][random_below(6)];
-        uint64_t seed = rng_state;
+        uint64_t seed = random_state();
         for (uint32_t i = 0; i < n_q; i++) {
-            rng_state = seed;
+            random_seed(seed);
             struct chunk c;
             chunk_init(&c, q8, head_dim, round % SHAPE_COUNT);
             c.n_q = n_q;

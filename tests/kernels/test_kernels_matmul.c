@@ -16,29 +16,10 @@
 #include "runtime/cpu/pool.h"
 #include "runtime/tensor/quant.h"
 #include "runtime/tensor/repack.h"
+#include "tests/kernels/cpu_kit.h"
 #include "tests/kernels/matmul_internal.h"
 
 /* ---- Inputs ------------------------------------------------------------------------------------------------------------------- */
-
-static uint64_t rng = 0x2545f4914f6cdd1d;
-
-static uint32_t random_u32(void)
-{
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return (uint32_t)(rng >> 32);
-}
-
-/* Roughly normal, variance 1. */
-static float random_normal(void)
-{
-    float sum = 0;
-    for (int i = 0; i < 12; i++) {
-        sum += (float)random_u32() * 0x1p-32f;
-    }
-    return sum - 6;
-}
 
 /* A group of 32 activations of one of the shapes that break kernels. */
 static void fill_group(float *x, uint32_t shape)
@@ -157,15 +138,6 @@ void acts_free(struct rn_acts *a)
     rn_mem_free(a->sum);
 }
 
-/* Plain C's row of an operation: the last one. */
-static const struct rn_cpu_row *plain_row(enum rn_cpu_op op)
-{
-    size_t n;
-    const struct rn_cpu_row *rows = rn_cpu_rows(op, &n);
-    assert_true(n >= 1);
-    return &rows[n - 1];
-}
-
 static bool can_run(const struct rn_cpu_row *row)
 {
     return (row->features & ~rn_cpu_features()) == 0;
@@ -173,7 +145,7 @@ static bool can_run(const struct rn_cpu_row *row)
 
 static void quantise(const struct rn_acts *a, const float *x)
 {
-    rn_quant_act_fn fn = (rn_quant_act_fn)plain_row(RN_CPU_QUANT_ACT)->fn;
+    rn_quant_act_fn fn = (rn_quant_act_fn)row(RN_CPU_QUANT_ACT, 0)->fn;
     for (uint32_t m = 0; m < a->n_tok; m++) {
         fn(x + (size_t)m * a->n_groups * RN_GROUP, a, m);
     }
@@ -599,7 +571,7 @@ int main(int argc, char **argv)
         bench_matmul(argc > 2 ? argv[2] : NULL);
         return 0;
     }
-    printf("seed %#llx\n", (unsigned long long)rng);
+    printf("seed %#llx\n", (unsigned long long)random_state());
     if (only_plain_c()) {
         printf("this machine can run no row but plain C: only that is compared, with float64\n");
     }

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "runtime/cpu/flush_internal.h"
-#include "runtime/cpu/kernels.h"
 #include "runtime/tensor/fmath.h"
+#include "tests/kernels/cpu_kit.h"
 
 #define MAX_LEN 1600
 #define GUARD 17
@@ -23,14 +23,9 @@ static const uint32_t lengths[] = {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 6
 
 static float x[MAX_LEN + 1], y[MAX_LEN + 1], want[MAX_LEN + GUARD + 1], got[MAX_LEN + GUARD + 1];
 
-static uint64_t rng_state = 0x2545f4914f6cdd1du;
-
 static float random_float(float scale)
 {
-    rng_state ^= rng_state << 13;
-    rng_state ^= rng_state >> 7;
-    rng_state ^= rng_state << 17;
-    return ((float)(rng_state >> 40) * 0x1p-23f - 1.0f) * scale;
+    return ((float)(random_u32() >> 8) * 0x1p-23f - 1.0f) * scale;
 }
 
 enum shape { SHAPE_NORMAL, SHAPE_LARGE, SHAPE_TINY, SHAPE_OUTLIER, SHAPE_ZERO, SHAPE_DENORMAL, SHAPE_COUNT };
@@ -44,21 +39,6 @@ static void fill(float *a, uint32_t n, enum shape shape)
             a[i] = random_float(500.0f);
         }
     }
-}
-
-/* Row i of op that this machine can run; i = 0 is plain C. NULL: no more. */
-static const struct rn_cpu_row *row(enum rn_cpu_op op, size_t i)
-{
-    size_t n;
-    const struct rn_cpu_row *rows = rn_cpu_rows(op, &n);
-    assert_true(n > 0);
-    assert_string_equal(rows[n - 1].name, "c");
-    for (size_t k = n; k-- > 0;) {
-        if ((rows[k].features & ~rn_cpu_features()) == 0 && i-- == 0) {
-            return &rows[k];
-        }
-    }
-    return NULL;
 }
 
 /* Same bits in [0, n), and nothing written beyond. */
