@@ -12,53 +12,12 @@
 #include <string.h>
 
 #include "runtime/base/err.h"
-#include "runtime/model/gguf.h"
-#include "runtime/text.h"
+#include "tests/unit/text_kit.h"
 
-static struct rn_text *open_text(const char *path)
+static void check_says(const struct rn_text *t, size_t row, const struct rn_ids *ids, const char *text, size_t len)
 {
-    struct rn_gguf *g = NULL;
-    struct rn_text *t = NULL;
-    struct rn_err err = {0};
-    if (rn_gguf_open(&g, path, &err) < 0 || rn_text_create(&t, g, &err) < 0) {
-        fail_msg("%s", err.text);
-    }
-    rn_gguf_close(g);
-    return t;
-}
-
-static json_t *load_data(const char *name)
-{
-    char path[1024];
-    const char *folder = getenv("RUNNEL_TEST_DATA");
-    json_error_t e;
-    snprintf(path, sizeof(path), "%s/%s", folder == NULL ? "tests/data" : folder, name);
-    json_t *json = json_load_file(path, JSON_ALLOW_NUL, &e);
-    if (json == NULL) {
-        fail_msg("%s: %s", path, e.text);
-    }
-    return json;
-}
-
-static void assert_ids(const char *what, size_t row, const struct rn_ids *ids, const json_t *expected)
-{
-    bool equal = ids->len == json_array_size(expected);
-    for (size_t i = 0; equal && i < ids->len; i++) {
-        equal = ids->data[i] == (uint32_t)json_integer_value(json_array_get(expected, i));
-    }
-    if (!equal) {
-        fail_msg("%s, row %zu: %zu ids differ from the %zu expected", what, row, ids->len, json_array_size(expected));
-    }
-}
-
-static void assert_says(const struct rn_text *t, size_t row, const struct rn_ids *ids, const char *text, size_t len)
-{
-    struct rn_detok d = {0};
     struct rn_buf out = {0};
-    for (size_t i = 0; i < ids->len; i++) {
-        assert_int_equal(rn_detok_push(&d, t, ids->data[i], true, &out), 0);
-    }
-    assert_int_equal(rn_detok_end(&d, &out), 0);
+    push_all(t, ids->data, ids->len, /*special=*/true, &out);
     if (out.len != len || (len > 0 && memcmp(out.data, text, len) != 0)) {
         fail_msg("row %zu: the ids say another text", row);
     }
@@ -68,7 +27,7 @@ static void assert_says(const struct rn_text *t, size_t row, const struct rn_ids
 static void ids_equal_those_of_the_models_own_tokenizer(void **state)
 {
     (void)state;
-    struct rn_text *t = open_text(getenv("RUNNEL_TEST_MODEL"));
+    struct rn_text *t = text_of_file(getenv("RUNNEL_TEST_MODEL"));
     json_t *json = load_data("smollm2_tokens.json");
     const json_t *rows = json_object_get(json, "rows");
     assert_int_equal(json_array_size(rows), 257);
@@ -79,8 +38,8 @@ static void ids_equal_those_of_the_models_own_tokenizer(void **state)
         for (int special = 0; special < 2; special++) {
             struct rn_ids ids = {0};
             assert_int_equal(rn_text_tokenize(t, text, len, special, &ids, NULL), 0);
-            assert_ids(special ? "with control tokens" : "plain", i, &ids, json_object_get(row, special ? "ids_special" : "ids"));
-            assert_says(t, i, &ids, text, len);
+            assert_row_ids(special ? "with control tokens" : "plain", i, &ids, json_object_get(row, special ? "ids_special" : "ids"));
+            check_says(t, i, &ids, text, len);
             rn_ids_finish(&ids);
         }
     }
@@ -91,7 +50,7 @@ static void ids_equal_those_of_the_models_own_tokenizer(void **state)
 static void the_model_knows_its_marks(void **state)
 {
     (void)state;
-    struct rn_text *t = open_text(getenv("RUNNEL_TEST_MODEL"));
+    struct rn_text *t = text_of_file(getenv("RUNNEL_TEST_MODEL"));
     assert_int_equal(rn_text_n_vocab(t), 49152);
     assert_int_equal(rn_text_bos(t), 1);
     assert_false(rn_text_adds_bos(t));
@@ -106,7 +65,7 @@ static void the_model_knows_its_marks(void **state)
 static void conversations_become_the_ids_of_the_reference(void **state)
 {
     (void)state;
-    struct rn_text *t = open_text(getenv("RUNNEL_TEST_MODEL"));
+    struct rn_text *t = text_of_file(getenv("RUNNEL_TEST_MODEL"));
     json_t *json = load_data("smollm2_chat.json");
     const json_t *cases = json_object_get(json, "cases");
     assert_true(json_array_size(cases) > 0);
@@ -122,7 +81,7 @@ static void conversations_become_the_ids_of_the_reference(void **state)
         assert_int_equal(r.text.len, json_string_length(text));
         assert_memory_equal(r.text.data, json_string_value(text), r.text.len);
         assert_int_equal(rn_text_tokenize_rendered(t, &r, &ids, &err), 0);
-        assert_ids("chat", i, &ids, json_object_get(c, "ids"));
+        assert_row_ids("chat", i, &ids, json_object_get(c, "ids"));
         rn_ids_finish(&ids);
         rn_rendered_finish(&r);
     }

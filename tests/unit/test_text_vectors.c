@@ -16,22 +16,9 @@
 #include <string.h>
 
 #include "runtime/base/err.h"
-#include "runtime/model/gguf.h"
-#include "runtime/text.h"
+#include "tests/unit/text_kit.h"
 
 #define SEPARATOR "\n__ggml_vocab_test__\n"
-
-static struct rn_text *open_text(const char *path)
-{
-    struct rn_gguf *g = NULL;
-    struct rn_text *t = NULL;
-    struct rn_err err = {0};
-    if (rn_gguf_open(&g, path, &err) < 0 || rn_text_create(&t, g, &err) < 0) {
-        fail_msg("%s", err.text);
-    }
-    rn_gguf_close(g);
-    return t;
-}
 
 /* A text and back: ids must be the expected ones and say the text again, with the same pieces for each way of cutting them. */
 static void check_text(const struct rn_text *t, const char *what, size_t row, const char *text, size_t len, bool by_score,
@@ -39,7 +26,6 @@ static void check_text(const struct rn_text *t, const char *what, size_t row, co
 {
     struct rn_ids ids = {0};
     struct rn_buf out = {0};
-    struct rn_detok d = {0};
     struct rn_err err = {0};
     if (rn_text_tokenize(t, text, len, false, &ids, &err) < 0) {
         fail_msg("%s, row %zu: %s", what, row, err.text);
@@ -48,17 +34,8 @@ static void check_text(const struct rn_text *t, const char *what, size_t row, co
     for (const char *at = text; by_score && (at = strstr(at, "\u2581")) != NULL; at += 3) {
         n_marks++;
     }
-    bool equal = ids.len == json_array_size(expected);
-    for (size_t i = 0; equal && i < ids.len; i++) {
-        equal = ids.data[i] == (uint32_t)json_integer_value(json_array_get(expected, i));
-    }
-    if (!equal) {
-        fail_msg("%s, row %zu: %zu ids differ from the %zu expected", what, row, ids.len, json_array_size(expected));
-    }
-    for (size_t i = 0; i < ids.len; i++) {
-        assert_int_equal(rn_detok_push(&d, t, ids.data[i], false, &out), 0);
-    }
-    assert_int_equal(rn_detok_end(&d, &out), 0);
+    assert_row_ids(what, row, &ids, expected);
+    push_all(t, ids.data, ids.len, /*special=*/false, &out);
     if (n_marks > 0) { // U+2581 is the piece of a space, and comes back as one
         assert_int_equal(out.len, len - 2 * n_marks);
         out.len = len = 0;
@@ -143,7 +120,7 @@ static void check_vectors(const char *folder, const char *name)
     struct rn_buf inputs;
     struct rn_buf outputs;
     snprintf(path, sizeof(path), "%s/data/tokenizers/%s.gguf", folder, name);
-    struct rn_text *t = open_text(path);
+    struct rn_text *t = text_of_file(path);
     read_file(folder, name, "inp", &inputs);
     read_file(folder, name, "out", &outputs);
     const char *text = inputs.data;
@@ -228,7 +205,7 @@ static void vocabularies_know_their_marks(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char path[1024];
         snprintf(path, sizeof(path), "%s/data/tokenizers/%s.gguf", folder, cases[i].name);
-        struct rn_text *t = open_text(path);
+        struct rn_text *t = text_of_file(path);
         assert_int_equal(rn_text_bos(t), cases[i].bos);
         assert_int_equal(rn_text_adds_bos(t), cases[i].adds_bos);
         size_t n = 0;
@@ -252,21 +229,14 @@ static struct rn_text *gemma_or_skip(void)
         print_message("RUNNEL_TEST_MODEL_GEMMA (the path of gemma-3-270m-q4_k_m.gguf) is not set\n");
         skip();
     }
-    return open_text(path);
+    return text_of_file(path);
 }
 
 static void gemmas_ids_equal_the_reference(void **state)
 {
     (void)state;
     struct rn_text *t = gemma_or_skip();
-    char path[1024];
-    const char *folder = getenv("RUNNEL_TEST_DATA");
-    json_error_t e;
-    snprintf(path, sizeof(path), "%s/gemma3_tokens.json", folder == NULL ? "tests/data" : folder);
-    json_t *json = json_load_file(path, JSON_ALLOW_NUL, &e);
-    if (json == NULL) {
-        fail_msg("%s: %s", path, e.text);
-    }
+    json_t *json = load_data("gemma3_tokens.json");
     const json_t *rows = json_object_get(json, "rows");
     assert_true(json_array_size(rows) > 200);
     for (size_t i = 0; i < json_array_size(rows); i++) {

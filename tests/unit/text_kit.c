@@ -205,3 +205,39 @@ void assert_ids(const struct rn_ids *ids, const uint32_t *expected, size_t n)
         assert_int_equal(ids->data[i], expected[i]);
     }
 }
+
+struct rn_text *text_of_file(const char *path)
+{
+    struct rn_gguf *g = NULL;
+    struct rn_text *t = NULL;
+    struct rn_err err = {0};
+    if (rn_gguf_open(&g, path, &err) < 0 || rn_text_create(&t, g, &err) < 0) {
+        fail_msg("%s", err.text);
+    }
+    rn_gguf_close(g);
+    return t;
+}
+
+json_t *load_data(const char *name)
+{
+    char path[1024];
+    const char *folder = getenv("RUNNEL_TEST_DATA");
+    json_error_t e;
+    snprintf(path, sizeof(path), "%s/%s", folder == NULL ? "tests/data" : folder, name);
+    json_t *json = json_load_file(path, JSON_ALLOW_NUL, &e);
+    if (json == NULL) {
+        fail_msg("%s: %s", path, e.text);
+    }
+    return json;
+}
+
+void assert_row_ids(const char *what, size_t row, const struct rn_ids *ids, const json_t *expected)
+{
+    bool equal = ids->len == json_array_size(expected);
+    for (size_t i = 0; equal && i < ids->len; i++) {
+        equal = ids->data[i] == (uint32_t)json_integer_value(json_array_get(expected, i));
+    }
+    if (!equal) {
+        fail_msg("%s, row %zu: %zu ids differ from the %zu expected", what, row, ids->len, json_array_size(expected));
+    }
+}

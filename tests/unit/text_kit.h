@@ -1,4 +1,4 @@
-/* Vocabularies made in tests, and what the tests of runtime/text share. Failures end the running test (cmocka). */
+/* Vocabularies made in tests and those of files, and what the tests of runtime/text share. Failures end the running test (cmocka). */
 #pragma once
 
 #include <setjmp.h>
@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 #include <string.h>
 
 #include "runtime/text/text_internal.h"
@@ -53,6 +54,11 @@ void push_all(const struct rn_text *t, const uint32_t *ids, size_t n, bool speci
 void assert_says(const struct rn_text *t, const struct rn_ids *ids, const char *text, size_t len);
 
 void assert_ids(const struct rn_ids *ids, const uint32_t *expected, size_t n);
+
+struct rn_text *text_of_file(const char *path);
+json_t *load_data(const char *name); /* a JSON file in tests/data */
+/* The same as assert_ids for a row of such a file; a failure names the row. */
+void assert_row_ids(const char *what, size_t row, const struct rn_ids *ids, const json_t *expected);
 
 /* Repeatable random numbers, 0..below-1. */
 void rng_seed(uint64_t seed);
