@@ -276,30 +276,6 @@ static void bad_pairs_are_refused(void **state)
     gguf_build_raw(b, "k\n", 13, "\0\0\0\0", 4);
     expect_refused(b, "m.gguf: key 'k?': value of type 13, the largest type is 12");
     b = gguf_build_create();
-    gguf_build_raw(b, "k", RN_GGUF_ARR, "\x09\0\0\0\1\0\0\0\0\0\0\0", 12);
-    expect_refused(b, "m.gguf: key 'k': an array of arrays, nested arrays are not allowed");
-    b = gguf_build_create();
-    gguf_build_raw(b, "k", RN_GGUF_ARR, "\x0d\0\0\0\1\0\0\0\0\0\0\0", 12);
-    expect_refused(b, "m.gguf: key 'k': array of type 13, the largest type is 12");
-    b = gguf_build_create();
-    gguf_build_raw(b, "k", RN_GGUF_ARR, "\x04\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", 12);
-    expect_refused(b, "m.gguf: key 'k': array of 18446744073709551615 elements, at most 1073741824 are allowed");
-    b = gguf_build_create();
-    gguf_build_raw(b, "k", RN_GGUF_ARR, "\x0a\0\0\0\0\0\0\x40\0\0\0\0", 12);
-    expect_refused(b, "m.gguf: key 'k': an array needs 8589934592 bytes at offset 49, but the file ends at 64");
-    b = gguf_build_create();
-    gguf_build_raw(b, "k", RN_GGUF_ARR, "\x08\0\0\0\1\0\0\0\0\0\0\0\xff\0\0\0\0\0\0\0", 20);
-    expect_refused(b, "m.gguf: key 'k': a string in an array needs 255 bytes at offset 57, but the file ends at 64");
-    b = gguf_build_create();
-    gguf_build_raw(b, "k", RN_GGUF_STR, "\0\0\0\0\0\0\0\x80", 8);
-    expect_refused(b, "m.gguf: key 'k': the string is 9223372036854775808 bytes long, at most 1073741824 are allowed");
-    b = gguf_build_create();
-    gguf_build_raw(b, "k", RN_GGUF_BOOL, "\2", 1);
-    expect_refused(b, "m.gguf: key 'k': a bool is 2, expected 0 or 1");
-    b = gguf_build_create();
-    gguf_build_raw(b, "k", RN_GGUF_ARR, "\7\0\0\0\2\0\0\0\0\0\0\0\1\7", 14);
-    expect_refused(b, "m.gguf: key 'k': a bool is 7, expected 0 or 1");
-    b = gguf_build_create();
     gguf_build_u32(b, "split.count", 3);
     gguf_build_u32(b, "split.no", 0);
     expect_refused(b, "m.gguf: one of several parts, which are opened by the path of a file");
@@ -317,6 +293,36 @@ static void bad_pairs_are_refused(void **state)
     gguf_build_u32(b, key, 1);
     rn_mem_free(key);
     expect_refused(b, "m.gguf: key 0: a key is 65536 bytes long, at most 65535 are allowed");
+}
+
+/* What a value is made of, byte by byte. */
+static void bad_values_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t type;
+        const char *bytes;
+        size_t len;
+        const char *text;
+    } cases[] = {
+        {RN_GGUF_ARR, "\x09\0\0\0\1\0\0\0\0\0\0\0", 12, "an array of arrays, nested arrays are not allowed"},
+        {RN_GGUF_ARR, "\x0d\0\0\0\1\0\0\0\0\0\0\0", 12, "array of type 13, the largest type is 12"},
+        {RN_GGUF_ARR, "\x04\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", 12,
+         "array of 18446744073709551615 elements, at most 1073741824 are allowed"},
+        {RN_GGUF_ARR, "\x0a\0\0\0\0\0\0\x40\0\0\0\0", 12, "an array needs 8589934592 bytes at offset 49, but the file ends at 64"},
+        {RN_GGUF_ARR, "\x08\0\0\0\1\0\0\0\0\0\0\0\xff\0\0\0\0\0\0\0", 20,
+         "a string in an array needs 255 bytes at offset 57, but the file ends at 64"},
+        {RN_GGUF_STR, "\0\0\0\0\0\0\0\x80", 8, "the string is 9223372036854775808 bytes long, at most 1073741824 are allowed"},
+        {RN_GGUF_BOOL, "\2", 1, "a bool is 2, expected 0 or 1"},
+        {RN_GGUF_ARR, "\7\0\0\0\2\0\0\0\0\0\0\0\1\7", 14, "a bool is 7, expected 0 or 1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        struct gguf_build *b = gguf_build_create();
+        gguf_build_raw(b, "k", cases[i].type, cases[i].bytes, cases[i].len);
+        snprintf(text, sizeof text, "m.gguf: key 'k': %s", cases[i].text);
+        expect_refused(b, text);
+    }
 }
 
 static void bad_alignments_are_refused(void **state)
@@ -918,6 +924,7 @@ int main(void)
         cmocka_unit_test(headers_of_other_kinds_are_refused),
         cmocka_unit_test(counts_are_bounded),
         cmocka_unit_test(bad_pairs_are_refused),
+        cmocka_unit_test(bad_values_are_refused),
         cmocka_unit_test(bad_alignments_are_refused),
         cmocka_unit_test(bad_shapes_and_types_are_refused),
         cmocka_unit_test(bad_tensor_tables_are_refused),
