@@ -31,22 +31,21 @@ static const struct model large = {2, {{4096, {4096, 1024, 1024}, 0}, {4096, {40
                                        {14336, {4096}, RN_PRODUCT_ADD}}};
 
 struct bench {
-    struct rn_vk_device *d;
     const struct model *m;
     enum rn_dtype type;
     struct rn_vk_buffer w[4][3], q, x, out[3], step;
     double bytes, macs; // of a pass, per row of tokens
 };
 
-static struct bench bench_create(struct rn_vk_device *d, const struct model *m, enum rn_dtype type)
+static struct bench bench_create(const struct model *m, enum rn_dtype type)
 {
-    struct bench b = {.d = d, .m = m, .type = type};
+    struct bench b = {.m = m, .type = type};
     const struct rn_vk_step head = {.n_rows = RN_STEP_ROWS};
     uint32_t widest = 0;
     for (int s = 0; s < 4; s++) {
         for (int i = 0; i < 3 && m->shapes[s].rows[i]; i++) {
             struct rn_tensor w = kit_weights(type, m->shapes[s].cols, m->shapes[s].rows[i]);
-            b.w[s][i] = kit_repacked(d, &w);
+            b.w[s][i] = kit_repacked(&w);
             b.bytes += (double)b.w[s][i].bytes * m->n_layers;
             b.macs += (double)w.cols * w.rows * m->n_layers;
             widest = w.rows > widest ? w.rows : widest;
@@ -57,12 +56,12 @@ static struct bench bench_create(struct rn_vk_device *d, const struct model *m, 
     const size_t n = (size_t)RN_STEP_ROWS * widest;
     float *zeros = rn_mem_alloc(n, sizeof(float));
     assert_non_null(zeros);
-    b.q = kit_buffer(d, n * 4, zeros);
-    b.x = kit_buffer(d, n / 4 + 64, zeros);
+    b.q = kit_buffer(n * 4, zeros);
+    b.x = kit_buffer(n / 4 + 64, zeros);
     for (int i = 0; i < 3; i++) {
-        b.out[i] = kit_buffer(d, n * 4, zeros);
+        b.out[i] = kit_buffer(n * 4, zeros);
     }
-    b.step = kit_buffer(d, sizeof head, &head);
+    b.step = kit_buffer(sizeof head, &head);
     rn_mem_free(zeros);
     return b;
 }
@@ -70,14 +69,14 @@ static struct bench bench_create(struct rn_vk_device *d, const struct model *m, 
 static void bench_free(struct bench *b)
 {
     for (int i = 0; i < 12; i++) {
-        rn_vk_buffer_destroy(b->d, &b->w[i / 3][i % 3]);
+        kit_buffer_destroy(&b->w[i / 3][i % 3]);
     }
     for (int i = 0; i < 3; i++) {
-        rn_vk_buffer_destroy(b->d, &b->out[i]);
+        kit_buffer_destroy(&b->out[i]);
     }
-    rn_vk_buffer_destroy(b->d, &b->q);
-    rn_vk_buffer_destroy(b->d, &b->x);
-    rn_vk_buffer_destroy(b->d, &b->step);
+    kit_buffer_destroy(&b->q);
+    kit_buffer_destroy(&b->x);
+    kit_buffer_destroy(&b->step);
 }
 
 static void dispatch(struct bench *b, VkCommandBuffer commands, const struct rn_vk_kernel *k, int s, uint32_t n_rows, uint32_t slices)
@@ -85,10 +84,10 @@ static void dispatch(struct bench *b, VkCommandBuffer commands, const struct rn_
     const struct shape *shape = &b->m->shapes[s];
     const bool matvec = k->op == RN_VK_MATVEC;
     const bool coop = k->needs & RN_VK_COOPMAT;
-    const uint32_t tile = matvec ? 16 : 64, tokens = !coop ? 32 : b->d->is_cpu ? 16 : 64;
+    const uint32_t tile = matvec ? 16 : 64, tokens = !coop ? 32 : kit_device()->is_cpu ? 16 : 64;
     uint32_t specs[RN_VK_MAX_SPECS] = {matvec ? n_rows : 8, matvec ? 8 * slices : 128, 1};
     if (coop) {
-        rn_vk_coop_specs(specs, b->d, tokens);
+        rn_vk_coop_specs(specs, kit_device(), tokens);
     }
     struct rn_args_product a = {.q = b->q.address, .d = b->x.address, .step = b->step.address, .w0 = b->w[s][0].address,
                                 .w1 = b->w[s][1].address, .w2 = b->w[s][2].address, .out0 = b->out[0].address, .out1 = b->out[1].address,
@@ -97,11 +96,11 @@ static void dispatch(struct bench *b, VkCommandBuffer commands, const struct rn_
     a.ld0 = a.rows0, a.ld1 = a.rows1, a.ld2 = a.rows2;
     struct rn_err err = {0};
     VkPipeline pipeline;
-    if (rn_vk_pipeline(&pipeline, b->d, k, specs, coop ? RN_VK_COOP_SPECS : 3, &err) != 0) {
+    if (rn_vk_pipeline(&pipeline, kit_device(), k, specs, coop ? RN_VK_COOP_SPECS : 3, &err) != 0) {
         fail_msg("%s", err.text);
     }
     vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-    vkCmdPushConstants(commands, rn_vk_layout(b->d), VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof a, &a);
+    vkCmdPushConstants(commands, rn_vk_layout(kit_device()), VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof a, &a);
     const bool gated = shape->flags & RN_PRODUCT_GATED;
     uint32_t n = (a.rows0 + tile - 1) / tile + (gated ? 0 : (a.rows1 + tile - 1) / tile + (a.rows2 + tile - 1) / tile);
     vkCmdDispatch(commands, n, matvec ? 1 : (n_rows + tokens - 1) / tokens, 1);
@@ -111,27 +110,27 @@ static void dispatch(struct bench *b, VkCommandBuffer commands, const struct rn_
 }
 
 /* Milliseconds of a pass. A software device: of processor time, over the number of processors, so that neighbours do not count. */
-static double now_ms(const struct bench *b)
+static double now_ms(void)
 {
     struct timespec t;
-    clock_gettime(b->d->is_cpu ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    clock_gettime(kit_device()->is_cpu ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     const double ms = (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-    return b->d->is_cpu ? ms / (double)sysconf(_SC_NPROCESSORS_ONLN) : ms;
+    return kit_device()->is_cpu ? ms / (double)sysconf(_SC_NPROCESSORS_ONLN) : ms;
 }
 
 static double pass_ms(struct bench *b, const struct rn_vk_kernel *k, uint32_t n_rows, uint32_t slices)
 {
     double best = 1e9;
-    for (int i = 0; i < (b->d->is_cpu ? 2 : 10); i++) { // the first makes the pipelines
+    for (int i = 0; i < (kit_device()->is_cpu ? 2 : 10); i++) { // the first makes the pipelines
         struct rn_err err = {0};
         VkCommandBuffer commands;
-        assert_int_equal(rn_vk_commands_begin(b->d, &commands, &err), 0);
+        assert_int_equal(rn_vk_commands_begin(kit_device(), &commands, &err), 0);
         for (uint32_t l = 0; l < 4 * b->m->n_layers; l++) {
             dispatch(b, commands, k, (int)(l % 4), n_rows, slices);
         }
-        const double start = now_ms(b);
-        assert_int_equal(rn_vk_commands_run(b->d, commands, &err), 0);
-        const double ms = now_ms(b) - start;
+        const double start = now_ms();
+        assert_int_equal(rn_vk_commands_run(kit_device(), commands, &err), 0);
+        const double ms = now_ms() - start;
         best = ms < best ? ms : best;
     }
     return best;
@@ -139,14 +138,14 @@ static double pass_ms(struct bench *b, const struct rn_vk_kernel *k, uint32_t n_
 
 static void measure(struct bench *b, const struct rn_vk_kernel *k)
 {
-    const uint32_t unit = b->d->subgroup_size > 8 ? b->d->subgroup_size / 8 : 1;
+    const uint32_t unit = kit_device()->subgroup_size > 8 ? kit_device()->subgroup_size / 8 : 1;
     if (k->op == RN_VK_MATMAT) {
         const double ms = pass_ms(b, k, 256, 0);
         printf("%-28s 256 rows: %8.2f ms %8.1f rows/s %8.1f GMAC/s\n", k->name, ms, 256e3 / ms, 256 * b->macs / ms / 1e6);
         return;
     }
     for (uint32_t n = 1; n <= 8; n *= 8) {
-        for (uint32_t slices = unit; slices <= (b->d->is_cpu ? 1 : 16); slices *= 4) {
+        for (uint32_t slices = unit; slices <= (kit_device()->is_cpu ? 1 : 16); slices *= 4) {
             const double ms = pass_ms(b, k, n, slices);
             printf("%-28s %u rows, %2u slices: %8.2f ms %8.1f rows/s %8.2f GB/s\n", k->name, n, slices, ms, n * 1e3 / ms, b->bytes / ms / 1e6);
         }
@@ -159,7 +158,8 @@ int main(int argc, char **argv)
         return 77;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    struct rn_vk_device *d = gpu_kit_open(NULL, NULL);
+    (void)kit_setup(NULL);
+    const struct rn_vk_device *d = kit_device();
     size_t n;
     const struct rn_vk_kernel *k = rn_vk_kernels(&n);
     printf("%s, subgroups of %u\n", d->name, d->subgroup_size);
@@ -173,10 +173,9 @@ int main(int argc, char **argv)
         if (m->shapes[0].cols % rn_dtype_find(k[i].type)->block_len) {
             continue;
         }
-        struct bench b = bench_create(d, m, k[i].type);
+        struct bench b = bench_create(m, k[i].type);
         measure(&b, &k[i]);
         bench_free(&b);
     }
-    rn_vk_device_close(d);
-    return 0;
+    return kit_teardown(NULL);
 }

@@ -248,8 +248,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_number_of_rows),
         cmocka_unit_test(sliding_windows),
     };
-    if (!gpu_kit_device()) {
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, scene_setup, scene_teardown);
+    return gpu_kit_run_group_tests(tests, scene_setup, scene_teardown);
 }

@@ -19,7 +19,6 @@
 #define MAX_TOKENS 40
 #define EPS 1e-5f
 
-static struct rn_vk_device *device;
 
 /* One or two matrices of one type and what they are multiplied by, on the device. */
 struct product {
@@ -35,7 +34,7 @@ static struct rn_vk_buffer random_floats(size_t n)
     float *x = rn_mem_alloc(n, sizeof *x);
     assert_non_null(x);
     kit_fill(x, n);
-    struct rn_vk_buffer b = kit_buffer(device, n * sizeof *x, x);
+    struct rn_vk_buffer b = kit_buffer(n * sizeof *x, x);
     rn_mem_free(x);
     return b;
 }
@@ -55,10 +54,10 @@ static void make_acts(struct product *p)
         p->d_host[2 * g] = rn_quant_act(x + 32 * g, q + 32 * g, &sum);
         p->d_host[2 * g + 1] = (float)sum * p->d_host[2 * g];
         const uint32_t row = (uint32_t)(g / p->n_groups), group = (uint32_t)(g % p->n_groups);
-        kit_norm_shares(p->d_host, p->n_groups, row)[group] = kit_norm_share(x + 32 * g, false, group, p->cols, EPS);
+        kit_norm_shares(p->d_host, p->n_groups, row)[group] = kit_norm_share(x + 32 * g, group, p->cols, EPS);
     }
-    p->q = f ? kit_buffer(device, n * sizeof *x, x) : kit_buffer(device, n, q);
-    p->d = kit_buffer(device, kit_norm_d_floats(p->n_groups) * sizeof(float), p->d_host);
+    p->q = f ? kit_buffer(n * sizeof *x, x) : kit_buffer(n, q);
+    p->d = kit_buffer(kit_norm_d_floats(p->n_groups) * sizeof(float), p->d_host);
     rn_mem_free(x);
     rn_mem_free(q);
 }
@@ -69,7 +68,7 @@ static struct product product_create(enum rn_dtype type, uint32_t cols, uint32_t
     p.next_groups = p.ld / 32;
     for (uint32_t i = 0; i < 2; i++) {
         struct rn_tensor w = kit_weights(type, cols, rows);
-        p.w[i] = kit_repacked(device, &w);
+        p.w[i] = kit_repacked(&w);
         rn_mem_free((void *)w.data);
     }
     p.bias = random_floats(p.ld);
@@ -86,7 +85,7 @@ static void product_free(struct product *p)
 {
     struct rn_vk_buffer *all[] = {&p->w[0], &p->w[1], &p->bias, &p->times, &p->norm, &p->q, &p->d};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        rn_vk_buffer_destroy(device, all[i]);
+        kit_buffer_destroy(all[i]);
     }
     rn_mem_free(p->d_host);
     rn_mem_free(p->old);
@@ -100,15 +99,15 @@ struct result {
 static struct result result_create(const struct product *p)
 {
     const size_t n = (size_t)MAX_TOKENS * p->ld;
-    return (struct result){.out = kit_buffer(device, n * sizeof(float), p->old), .q = kit_buffer(device, n, NULL),
-                           .d = kit_buffer(device, kit_norm_d_floats(p->next_groups) * sizeof(float), NULL)};
+    return (struct result){.out = kit_buffer(n * sizeof(float), p->old), .q = kit_buffer(n, NULL),
+                           .d = kit_buffer(kit_norm_d_floats(p->next_groups) * sizeof(float), NULL)};
 }
 
 static void result_free(struct result *r)
 {
-    rn_vk_buffer_destroy(device, &r->out);
-    rn_vk_buffer_destroy(device, &r->q);
-    rn_vk_buffer_destroy(device, &r->d);
+    kit_buffer_destroy(&r->out);
+    kit_buffer_destroy(&r->q);
+    kit_buffer_destroy(&r->d);
 }
 
 static struct rn_args_product args_of(const struct product *p, const struct result *to, VkDeviceAddress step, uint32_t flags)
@@ -136,7 +135,7 @@ static struct rn_args_product args_of(const struct product *p, const struct resu
 static void run_product(const struct product *p, const struct rn_vk_kernel *k, const struct result *to, uint32_t n, uint32_t slices, uint32_t flags)
 {
     struct rn_vk_step head = {.n_rows = n};
-    struct rn_vk_buffer step = kit_buffer(device, sizeof head, &head);
+    struct rn_vk_buffer step = kit_buffer(sizeof head, &head);
     const struct rn_args_product args = args_of(p, to, step.address, flags);
     const uint32_t blocks = flags & RN_PRODUCT_THEN_QUANT ? 2 : 1, columns = n > 4 ? 8 : n > 2 ? 4 : n;
     struct kit_dispatch how = {.specs = {columns, 8 * blocks * slices, blocks}, .n_specs = 3,
@@ -145,31 +144,31 @@ static void run_product(const struct product *p, const struct rn_vk_kernel *k, c
         how = (struct kit_dispatch){.specs = {4, 128}, .n_specs = 2, .groups = {(p->rows + 63) / 64, (n + 15) / 16, 1}};
     }
     if (k->needs & RN_VK_COOPMAT) {
-        rn_vk_coop_specs(how.specs, device, 16);
+        rn_vk_coop_specs(how.specs, kit_device(), 16);
         how.n_specs = RN_VK_COOP_SPECS;
     }
-    kit_run(device, k, &how, &args);
-    rn_vk_buffer_destroy(device, &step);
+    kit_run(k, &how, &args);
+    kit_buffer_destroy(&step);
 }
 
 static void run_prepare(const struct product *p, const struct result *to, uint32_t n, bool weigh)
 {
     struct rn_vk_step head = {.n_rows = n};
-    struct rn_vk_buffer step = kit_buffer(device, sizeof head, &head);
+    struct rn_vk_buffer step = kit_buffer(sizeof head, &head);
     const struct rn_args_prepare args = {.x = to->out.address, .next = p->norm.address, .q = to->q.address, .d = to->d.address,
                                          .step = step.address, .width = p->rows, .ld_x = p->ld, .n_groups = p->next_groups,
                                          .flags = RN_PREPARE_QUANT | (weigh ? RN_PREPARE_WEIGH : 0), .eps_next = EPS};
     const struct kit_dispatch how = {.specs = {0, 256}, .n_specs = 2, .groups = {n, 1, 1}};
-    kit_run(device, rn_vk_kernel_find(device, RN_VK_PREPARE, RN_VK_ANY_TYPE), &how, &args);
-    rn_vk_buffer_destroy(device, &step);
+    kit_run(rn_vk_kernel_find(kit_device(), RN_VK_PREPARE, RN_VK_ANY_TYPE), &how, &args);
+    kit_buffer_destroy(&step);
 }
 
 static void same_buffer(const char *what, const struct rn_vk_buffer *got, const struct rn_vk_buffer *want)
 {
     uint32_t *a = rn_mem_alloc(got->bytes, 1), *b = rn_mem_alloc(got->bytes, 1);
     assert_true(a && b && got->bytes == want->bytes);
-    kit_read(device, got, a, got->bytes);
-    kit_read(device, want, b, got->bytes);
+    kit_read(got, a, got->bytes);
+    kit_read(want, b, got->bytes);
     for (size_t i = 0; i < got->bytes / 4; i++) {
         if (a[i] != b[i]) {
             fail_msg("%s: word %zu is %08x, apart it is %08x", what, i, a[i], b[i]);
@@ -187,7 +186,7 @@ static void for_rows(const struct product *p, enum rn_vk_op op, void (*f)(const 
     const struct rn_vk_kernel *k = rn_vk_kernels(&n);
     bool any = false;
     for (size_t i = 0; i < n; i++) {
-        if (k[i].op == op && k[i].type == p->type && !(k[i].needs & ~device->features)) {
+        if (k[i].op == op && k[i].type == p->type && !(k[i].needs & ~kit_device()->features)) {
             any = true;
             f(p, &k[i], flags);
         }
@@ -245,8 +244,8 @@ static void check_factor(const struct product *p, const struct rn_vk_kernel *k, 
     run_product(p, k, &normed, n, 3, flags | RN_PRODUCT_NORMED);
     float *want = rn_mem_alloc(floats, sizeof *want), *got = rn_mem_alloc(floats, sizeof *got);
     assert_true(want && got);
-    kit_read(device, &plain.out, want, floats * sizeof *want);
-    kit_read(device, &normed.out, got, floats * sizeof *got);
+    kit_read(&plain.out, want, floats * sizeof *want);
+    kit_read(&normed.out, got, floats * sizeof *got);
     for (uint32_t token = 0; token < n; token++) {
         const float factor = kit_norm_factor(kit_norm_shares(p->d_host, p->n_groups, token), p->n_groups);
         for (uint32_t row = 0; row < p->rows; row++) {
@@ -275,25 +274,8 @@ static void sums_are_times_the_factor(void **state)
     }
 }
 
-static int open_device(void **state)
-{
-    (void)state;
-    device = gpu_kit_open(NULL, NULL);
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    rn_vk_device_close(device);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_next_input_is_as_if_made_apart), cmocka_unit_test(sums_are_times_the_factor)};
-    if (!gpu_kit_device()) {
-        return 77; // and why was printed
-    }
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return gpu_kit_run_group_tests(tests, kit_setup, kit_teardown);
 }

@@ -21,14 +21,12 @@
 
 #define MAX_TOKENS 256
 
-static struct rn_vk_device *device;
-static bool fma_rounds_twice; // as Vulkan allows: then the reference does so too
 
 /* ---- Reference ---------------------------------------------------------------------------------------------------------------------------- */
 
 static float fma_of_device(float a, float b, float c)
 {
-    return fma_rounds_twice ? a * b + c : fmaf(a, b, c);
+    return kit_fma_rounds_twice() ? a * b + c : fmaf(a, b, c);
 }
 
 struct acts {
@@ -182,21 +180,21 @@ static void expect(struct product *p, uint32_t part, const float *sums, const fl
     }
 }
 
-static void product_make_part(struct product *p, struct rn_vk_device *d, uint32_t i, bool bias)
+static void product_make_part(struct product *p, uint32_t i, bool bias)
 {
     p->w[i] = kit_weights(p->type, p->cols, p->rows[i]);
-    p->gpu_w[i] = kit_repacked(d, &p->w[i]);
+    p->gpu_w[i] = kit_repacked(&p->w[i]);
     if (bias) {
         p->bias[i] = rn_mem_alloc(p->rows[i], sizeof(float));
         assert_non_null(p->bias[i]);
         kit_fill(p->bias[i], p->rows[i]);
-        p->gpu_bias[i] = kit_buffer(d, p->rows[i] * sizeof(float), p->bias[i]);
+        p->gpu_bias[i] = kit_buffer(p->rows[i] * sizeof(float), p->bias[i]);
     }
 }
 
 /* rows: 0 ends them. biases: bit i for part i. */
-static struct product product_create(struct rn_vk_device *d, enum rn_dtype type, uint32_t cols, const uint32_t rows[3], uint32_t max_tokens,
-                                     uint32_t flags, uint32_t biases)
+static struct product product_create(enum rn_dtype type, uint32_t cols, const uint32_t rows[3], uint32_t max_tokens, uint32_t flags,
+                                     uint32_t biases)
 {
     struct product p = {.type = type, .cols = cols, .flags = flags, .max_tokens = max_tokens, .a = acts_create(max_tokens, cols)};
     float *sums[3] = {NULL};
@@ -214,7 +212,7 @@ static struct product product_create(struct rn_vk_device *d, enum rn_dtype type,
         memcpy(p.want[i], p.old[i], n * sizeof(float));
         if (rows[i]) {
             p.n_parts++;
-            product_make_part(&p, d, i, biases >> i & 1);
+            product_make_part(&p, i, biases >> i & 1);
             sums[i] = rn_mem_alloc((size_t)max_tokens * rows[i], sizeof(float));
             assert_non_null(sums[i]);
             (is_float(type) ? product_float : product_quantised)(&p.w[i], &p.a, sums[i]);
@@ -227,23 +225,23 @@ static struct product product_create(struct rn_vk_device *d, enum rn_dtype type,
         rn_mem_free(sums[i]);
     }
     const size_t n = (size_t)max_tokens * p.a.n_groups;
-    p.gpu_q = kit_buffer(d, n * 32 * (is_float(type) ? sizeof(float) : 1), is_float(type) ? (const void *)p.a.x : p.a.q);
-    p.gpu_d = kit_buffer(d, n * 2 * sizeof(float), p.a.d);
+    p.gpu_q = kit_buffer(n * 32 * (is_float(type) ? sizeof(float) : 1), is_float(type) ? (const void *)p.a.x : p.a.q);
+    p.gpu_d = kit_buffer(n * 2 * sizeof(float), p.a.d);
     return p;
 }
 
-static void product_free(struct product *p, struct rn_vk_device *d)
+static void product_free(struct product *p)
 {
     for (uint32_t i = 0; i < 3; i++) {
         rn_mem_free((void *)p->w[i].data);
         rn_mem_free(p->bias[i]);
         rn_mem_free(p->old[i]);
         rn_mem_free(p->want[i]);
-        rn_vk_buffer_destroy(d, &p->gpu_w[i]);
-        rn_vk_buffer_destroy(d, &p->gpu_bias[i]);
+        kit_buffer_destroy(&p->gpu_w[i]);
+        kit_buffer_destroy(&p->gpu_bias[i]);
     }
-    rn_vk_buffer_destroy(d, &p->gpu_q);
-    rn_vk_buffer_destroy(d, &p->gpu_d);
+    kit_buffer_destroy(&p->gpu_q);
+    kit_buffer_destroy(&p->gpu_d);
     acts_free(&p->a);
 }
 
@@ -287,12 +285,12 @@ static void settle(struct product *p, const char *what, const float *got, uint32
 
 /* Runs the product with one row of the table for n tokens and compares. knob: slices of a mat-vec, a quarter of the
  * tokens of a mat-mat's tile. */
-static void product_check(struct product *p, struct rn_vk_device *d, const struct rn_vk_kernel *k, uint32_t n, uint32_t bucket, uint32_t knob)
+static void product_check(struct product *p, const struct rn_vk_kernel *k, uint32_t n, uint32_t bucket, uint32_t knob)
 {
     struct rn_vk_step head = {.n_rows = p->flags & RN_PRODUCT_WANTED ? 999 : n, .n_wanted = p->flags & RN_PRODUCT_WANTED ? n : 999};
-    struct rn_vk_buffer out[3] = {0}, step = kit_buffer(d, sizeof head, &head);
+    struct rn_vk_buffer out[3] = {0}, step = kit_buffer(sizeof head, &head);
     for (uint32_t i = 0; i < 3; i++) {
-        out[i] = kit_buffer(d, (size_t)MAX_TOKENS * p->ld[i] * sizeof(float) + 4, p->old[i]);
+        out[i] = kit_buffer((size_t)MAX_TOKENS * p->ld[i] * sizeof(float) + 4, p->old[i]);
     }
     struct kit_dispatch how = {.specs = {bucket, 8 * knob}, .n_specs = 2, .groups = {tiles(p, 16), 1, 1}};
     if (k->op == RN_VK_MATMAT) {
@@ -300,29 +298,29 @@ static void product_check(struct product *p, struct rn_vk_device *d, const struc
                                     .groups = {tiles(p, 64), (bucket + 4 * knob - 1) / (4 * knob), 1}};
     }
     if (k->needs & RN_VK_COOPMAT) { // one product wide, or as wide as a GPU's
-        const uint32_t tokens = knob <= 4 ? 16 : 4 * d->coop_n;
-        rn_vk_coop_specs(how.specs, d, tokens);
+        const uint32_t tokens = knob <= 4 ? 16 : 4 * kit_device()->coop_n;
+        rn_vk_coop_specs(how.specs, kit_device(), tokens);
         how.n_specs = RN_VK_COOP_SPECS;
         how.groups[1] = (bucket + tokens - 1) / tokens;
     }
     const struct rn_args_product args = product_args(p, out, &step);
-    kit_run(d, k, &how, &args);
+    kit_run(k, &how, &args);
     for (uint32_t i = 0; i < 3; i++) {
         const size_t all = (size_t)MAX_TOKENS * p->ld[i], real = (size_t)n * p->ld[i];
         float *got = rn_mem_alloc(all + 1, sizeof(float));
         assert_non_null(got);
-        kit_read(d, &out[i], got, all * sizeof(float) + 4);
+        kit_read(&out[i], got, all * sizeof(float) + 4);
         char what[160];
         snprintf(what, sizeof what, "part %u, %u cols, %u rows, %u tokens, bucket %u, %u, flags %u", i, p->cols, p->rows[i], n, bucket, knob, p->flags);
-        if (i == 0 && fma_rounds_twice && (p->flags & (RN_PRODUCT_GATED | RN_PRODUCT_TIMES))) {
+        if (i == 0 && kit_fma_rounds_twice() && (p->flags & (RN_PRODUCT_GATED | RN_PRODUCT_TIMES))) {
             settle(p, what, got, n);
         }
         kit_compare(what, k, got, p->want[i], real);
         kit_compare(what, k, got + real, p->old[i] + real, all - real); // nothing beyond the last token
         rn_mem_free(got);
-        rn_vk_buffer_destroy(d, &out[i]);
+        kit_buffer_destroy(&out[i]);
     }
-    rn_vk_buffer_destroy(d, &step);
+    kit_buffer_destroy(&step);
 }
 
 /* ---- Tests --------------------------------------------------------------------------------------------------------------------------------- */
@@ -338,7 +336,7 @@ static void for_rows(struct product *p, uint32_t op, void (*f)(struct product *p
     const struct rn_vk_kernel *k = rn_vk_kernels(&n);
     bool any = false;
     for (size_t i = 0; i < n; i++) {
-        if (k[i].op == op && k[i].type == p->type && !(k[i].needs & ~device->features)) {
+        if (k[i].op == op && k[i].type == p->type && !(k[i].needs & ~kit_device()->features)) {
             any = true;
             f(p, &k[i]);
         }
@@ -349,20 +347,20 @@ static void for_rows(struct product *p, uint32_t op, void (*f)(struct product *p
 /* Slices that divide the work evenly and not, none at all; fewer tokens than the bucket. */
 static void check_matvec(struct product *p, const struct rn_vk_kernel *k)
 {
-    const uint32_t unit = device->subgroup_size > 8 ? device->subgroup_size / 8 : 1; // slices that fill whole subgroups
-    product_check(p, device, k, 1, 1, device->subgroup_size > 8 ? unit : 1);
-    product_check(p, device, k, 8, 8, 3 * unit);
-    product_check(p, device, k, 5, 8, 3 * unit);
+    const uint32_t unit = kit_device()->subgroup_size > 8 ? kit_device()->subgroup_size / 8 : 1; // slices that fill whole subgroups
+    product_check(p, k, 1, 1, kit_device()->subgroup_size > 8 ? unit : 1);
+    product_check(p, k, 8, 8, 3 * unit);
+    product_check(p, k, 5, 8, 3 * unit);
     if (k->needs == 0) {
-        product_check(p, device, k, 2, 2, 16);
-        product_check(p, device, k, 3, 4, unit);
+        product_check(p, k, 2, 2, 16);
+        product_check(p, k, 3, 4, unit);
     }
 }
 
 static void check_matmat(struct product *p, const struct rn_vk_kernel *k)
 {
-    product_check(p, device, k, 40, 64, 8);
-    product_check(p, device, k, 9, 16, 4);
+    product_check(p, k, 40, 64, 8);
+    product_check(p, k, 9, 16, 4);
 }
 
 /* A row's columns: one group, no multiple of a segment, many; for types in blocks of 256, and floats whose rows are padded. */
@@ -374,9 +372,9 @@ static void every_type_and_row(uint32_t op, void (*f)(struct product *p, const s
         const uint32_t *cols = block == 256 ? large : block == 1 ? floats : small;
         for (uint32_t c = 0; c < (block == 256 ? 3 : 4); c++) {
             const uint32_t rows[3] = {c == 0 ? 1 : 16 * c + 5 + c * 20};
-            struct product p = product_create(device, types[t], cols[c], rows, 40, 0, 0);
+            struct product p = product_create(types[t], cols[c], rows, 40, 0, 0);
             for_rows(&p, op, f);
-            product_free(&p, device);
+            product_free(&p);
         }
     }
 }
@@ -405,9 +403,9 @@ static void parts_share_a_dispatch(void **state)
     static const uint32_t rows[3] = {70, 17, 33};
     static const uint32_t flags[] = {0, RN_PRODUCT_ADD, RN_PRODUCT_WANTED};
     for (uint32_t i = 0; i < 3; i++) {
-        struct product p = product_create(device, i == 1 ? RN_DTYPE_F16 : RN_DTYPE_Q4_1, 160, rows, 40, flags[i], 5);
+        struct product p = product_create(i == 1 ? RN_DTYPE_F16 : RN_DTYPE_Q4_1, 160, rows, 40, flags[i], 5);
         check_both(&p);
-        product_free(&p, device);
+        product_free(&p);
     }
 }
 
@@ -417,32 +415,32 @@ static void gates_follow_the_sums(void **state)
     static const uint32_t two[3] = {70, 70}, one[3] = {70};
     static const uint32_t flags[] = {RN_PRODUCT_GATED, RN_PRODUCT_GATED | RN_PRODUCT_GELU, RN_PRODUCT_TIMES, RN_PRODUCT_TIMES | RN_PRODUCT_GELU};
     for (uint32_t i = 0; i < 4; i++) {
-        struct product p = product_create(device, i == 1 ? RN_DTYPE_BF16 : RN_DTYPE_Q5_0, 160, i < 2 ? two : one, 40, flags[i], i % 2 ? 3 : 0);
+        struct product p = product_create(i == 1 ? RN_DTYPE_BF16 : RN_DTYPE_Q5_0, 160, i < 2 ? two : one, 40, flags[i], i % 2 ? 3 : 0);
         check_both(&p);
-        product_free(&p, device);
+        product_free(&p);
     }
 }
 
 /* More segments than shared memory holds: they come in windows. */
 static void check_windows(struct product *p, const struct rn_vk_kernel *k)
 {
-    product_check(p, device, k, 8, 8, 16);
-    product_check(p, device, k, 8, 8, 4);
+    product_check(p, k, 8, 8, 16);
+    product_check(p, k, 8, 8, 4);
 }
 
 static void long_rows_come_in_windows(void **state)
 {
     (void)state;
     static const uint32_t rows[3] = {20, 20};
-    struct product p = product_create(device, RN_DTYPE_Q4_0, 9 * 1024 + 32, rows, 8, RN_PRODUCT_GATED, 0);
+    struct product p = product_create(RN_DTYPE_Q4_0, 9 * 1024 + 32, rows, 8, RN_PRODUCT_GATED, 0);
     for_rows(&p, RN_VK_MATVEC, check_windows);
-    product_free(&p, device);
+    product_free(&p);
 }
 
 static void check_256(struct product *p, const struct rn_vk_kernel *k)
 {
-    product_check(p, device, k, 256, 256, 8);
-    product_check(p, device, k, 129, 256, 8);
+    product_check(p, k, 256, 256, 8);
+    product_check(p, k, 129, 256, 8);
 }
 
 static void a_full_step(void **state)
@@ -450,26 +448,10 @@ static void a_full_step(void **state)
     (void)state;
     static const uint32_t rows[3] = {80};
     for (uint32_t i = 0; i < 2; i++) {
-        struct product p = product_create(device, i ? RN_DTYPE_Q6_K : RN_DTYPE_Q4_0, 512, rows, 256, 0, 0);
+        struct product p = product_create(i ? RN_DTYPE_Q6_K : RN_DTYPE_Q4_0, 512, rows, 256, 0, 0);
         for_rows(&p, RN_VK_MATMAT, check_256);
-        product_free(&p, device);
+        product_free(&p);
     }
-}
-
-static int open_device(void **state)
-{
-    (void)state;
-    device = gpu_kit_open(NULL, NULL);
-    fma_rounds_twice = kit_fma_rounds_twice(device);
-    print_message("'%s': fma() rounds %s\n", device->name, fma_rounds_twice ? "twice" : "once");
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    rn_vk_device_close(device);
-    return 0;
 }
 
 int main(void)
@@ -479,8 +461,5 @@ int main(void)
         cmocka_unit_test(parts_share_a_dispatch),         cmocka_unit_test(gates_follow_the_sums),
         cmocka_unit_test(long_rows_come_in_windows),      cmocka_unit_test(a_full_step),
     };
-    if (!gpu_kit_device()) {
-        return 77; // and why was printed
-    }
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return gpu_kit_run_group_tests(tests, kit_setup, kit_teardown);
 }

@@ -248,8 +248,5 @@ int main(void)
         cmocka_unit_test(heads_turn_and_cells_are_written),
         cmocka_unit_test(a_page_copies_its_first_tokens),
     };
-    if (!gpu_kit_device()) {
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, scene_setup, scene_teardown);
+    return gpu_kit_run_group_tests(tests, scene_setup, scene_teardown);
 }

@@ -20,8 +20,6 @@
 #define EPS 1e-5f
 #define EPS_NEXT 3e-6f
 
-static struct rn_vk_device *device;
-static bool fma_rounds_twice;
 
 /* ---- prepare ------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -29,7 +27,7 @@ static float lane_dot(const float *x, uint32_t n)
 {
     float lanes[32] = {0};
     for (uint32_t i = 0; i < n; i++) {
-        lanes[i % 32] = fma_rounds_twice ? x[i] * x[i] + lanes[i % 32] : fmaf(x[i], x[i], lanes[i % 32]);
+        lanes[i % 32] = kit_fma_rounds_twice() ? x[i] * x[i] + lanes[i % 32] : fmaf(x[i], x[i], lanes[i % 32]);
     }
     for (uint32_t half = 16; half >= 1; half /= 2) {
         for (uint32_t i = 0; i < half; i++) {
@@ -71,7 +69,7 @@ static void expect_row(struct prepared *p, uint32_t row)
             p->d[2 * at + 1] = (float)sum * p->d[2 * at];
         }
         if (p->flags & RN_PREPARE_WEIGH) {
-            kit_norm_shares(p->d, p->n_groups, row)[g] = kit_norm_share(y, fma_rounds_twice, g, p->width, EPS_NEXT);
+            kit_norm_shares(p->d, p->n_groups, row)[g] = kit_norm_share(y, g, p->width, EPS_NEXT);
         }
     }
 }
@@ -131,32 +129,32 @@ static void check_prepare(uint32_t width, uint32_t flags, uint32_t n_rows, uint3
 {
     struct prepared p = prepared_create(width, flags, n_rows);
     const size_t n = (size_t)ROWS * p.ld;
-    struct rn_vk_buffer x = kit_buffer(device, n * 4, p.x), norm = kit_buffer(device, p.ld * 4, p.norm), next = kit_buffer(device, p.ld * 4, p.next);
-    struct rn_vk_buffer sum = kit_buffer(device, n * 4, p.old), out = kit_buffer(device, n * 4, p.old), q = kit_buffer(device, n, NULL);
-    struct rn_vk_buffer d = kit_buffer(device, p.n_d * 4, NULL), step = kit_buffer(device, sizeof p.head, &p.head);
+    struct rn_vk_buffer x = kit_buffer(n * 4, p.x), norm = kit_buffer(p.ld * 4, p.norm), next = kit_buffer(p.ld * 4, p.next);
+    struct rn_vk_buffer sum = kit_buffer(n * 4, p.old), out = kit_buffer(n * 4, p.old), q = kit_buffer(n, NULL);
+    struct rn_vk_buffer d = kit_buffer(p.n_d * 4, NULL), step = kit_buffer(sizeof p.head, &p.head);
     const struct rn_args_prepare args = {.x = x.address, .norm = norm.address, .sum = sum.address, .next = next.address, .out = out.address,
                                          .q = q.address, .d = d.address, .step = step.address, .width = width, .ld_x = p.ld, .ld_sum = p.ld,
                                          .ld_out = p.ld, .n_groups = p.n_groups, .flags = flags, .eps = EPS, .eps_next = EPS_NEXT};
-    const struct rn_vk_kernel *k = rn_vk_kernel_find(device, RN_VK_PREPARE, RN_VK_ANY_TYPE);
+    const struct rn_vk_kernel *k = rn_vk_kernel_find(kit_device(), RN_VK_PREPARE, RN_VK_ANY_TYPE);
     assert_non_null(k);
     const struct kit_dispatch how = {.specs = {0, shares == 1 ? 256 : 128}, .n_specs = 2, .groups = {ROWS, shares, 1}};
-    kit_run(device, k, &how, &args);
+    kit_run(k, &how, &args);
     float *got = rn_mem_alloc(n > p.n_d ? n : p.n_d, sizeof(float));
     assert_non_null(got);
     char what[96];
     snprintf(what, sizeof what, "width %u, flags %u, %u rows, %u shares", width, flags, n_rows, shares);
-    kit_read(device, &sum, got, n * 4);
+    kit_read(&sum, got, n * 4);
     kit_compare(what, k, got, p.sum, n);
-    kit_read(device, &out, got, n * 4);
+    kit_read(&out, got, n * 4);
     kit_compare(what, k, got, p.out, n);
-    kit_read(device, &d, got, p.n_d * 4);
+    kit_read(&d, got, p.n_d * 4);
     kit_compare(what, k, got, p.d, p.n_d);
-    kit_read(device, &q, got, n);
+    kit_read(&q, got, n);
     compare_bytes(what, (const int8_t *)got, p.q, n);
     rn_mem_free(got);
     struct rn_vk_buffer *all[] = {&x, &norm, &next, &sum, &out, &q, &d, &step};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        rn_vk_buffer_destroy(device, all[i]);
+        kit_buffer_destroy(all[i]);
     }
     prepared_free(&p);
 }
@@ -196,20 +194,20 @@ static void check_embed(enum rn_dtype type, uint32_t cols, float scale)
             to[c] *= scale;
         }
     }
-    struct rn_vk_buffer gpu_w = kit_repacked(device, &w), step = kit_buffer(device, sizeof head, &head);
-    struct rn_vk_buffer out = kit_buffer(device, (size_t)ROWS * ld * 4, NULL);
+    struct rn_vk_buffer gpu_w = kit_repacked(&w), step = kit_buffer(sizeof head, &head);
+    struct rn_vk_buffer out = kit_buffer((size_t)ROWS * ld * 4, NULL);
     const struct rn_args_embed args = {.w = gpu_w.address, .out = out.address, .step = step.address, .cols = cols, .ld = ld, .scale = scale};
     const struct kit_dispatch how = {.specs = {0, 32}, .n_specs = 2, .groups = {(ld / 32 + 31) / 32, ROWS, 1}};
-    const struct rn_vk_kernel *k = rn_vk_kernel_find(device, RN_VK_EMBED, type);
+    const struct rn_vk_kernel *k = rn_vk_kernel_find(kit_device(), RN_VK_EMBED, type);
     assert_non_null(k);
-    kit_run(device, k, &how, &args);
-    kit_read(device, &out, got, (size_t)ROWS * ld * 4);
+    kit_run(k, &how, &args);
+    kit_read(&out, got, (size_t)ROWS * ld * 4);
     char what[64];
     snprintf(what, sizeof what, "%u cols", cols);
     kit_compare(what, k, got, want, (size_t)ROWS * ld);
-    rn_vk_buffer_destroy(device, &gpu_w);
-    rn_vk_buffer_destroy(device, &step);
-    rn_vk_buffer_destroy(device, &out);
+    kit_buffer_destroy(&gpu_w);
+    kit_buffer_destroy(&step);
+    kit_buffer_destroy(&out);
     rn_mem_free((void *)w.data);
     rn_mem_free(want);
     rn_mem_free(got);
@@ -226,26 +224,8 @@ static void embed_has_the_bits_of_the_file(void **state)
     }
 }
 
-static int open_device(void **state)
-{
-    (void)state;
-    device = gpu_kit_open(NULL, NULL);
-    fma_rounds_twice = kit_fma_rounds_twice(device);
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    (void)state;
-    rn_vk_device_close(device);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(prepare_has_the_bits_of_plain_c), cmocka_unit_test(embed_has_the_bits_of_the_file)};
-    if (!gpu_kit_device()) {
-        return 77; // and why was printed
-    }
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return gpu_kit_run_group_tests(tests, kit_setup, kit_teardown);
 }

@@ -15,6 +15,10 @@
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/quant.h"
 #include "runtime/tensor/repack.h"
+#include "tests/gpu/gpu_kit.h"
+
+static struct rn_vk_device *device;
+static bool fma_rounds_twice;
 
 /* ---- Inputs ----------------------------------------------------------------------------------------------------------------------------- */
 
@@ -127,71 +131,103 @@ static void check(int r, const struct rn_err *err)
     }
 }
 
-struct rn_vk_buffer kit_buffer(struct rn_vk_device *d, size_t bytes, const void *from)
+struct rn_vk_buffer kit_buffer(size_t bytes, const void *from)
 {
     struct rn_err err = {0};
     struct rn_vk_buffer b;
-    check(rn_vk_buffer_create(&b, d, bytes, RN_VK_DEVICE, "a test", &err), &err);
+    check(rn_vk_buffer_create(&b, device, bytes, RN_VK_DEVICE, "a test", &err), &err);
     void *nan = from ? NULL : rn_mem_alloc(bytes, 1);
     if (nan) {
         memset(nan, 0xff, bytes);
     }
-    check(rn_vk_upload(d, &b, 0, from ? from : nan, bytes, &err), &err);
+    check(rn_vk_upload(device, &b, 0, from ? from : nan, bytes, &err), &err);
     rn_mem_free(nan);
     return b;
 }
 
-void kit_read(struct rn_vk_device *d, const struct rn_vk_buffer *b, void *to, size_t bytes)
+void kit_buffer_destroy(struct rn_vk_buffer *b)
 {
-    struct rn_err err = {0};
-    check(rn_vk_download(d, to, b, 0, bytes, &err), &err);
+    rn_vk_buffer_destroy(device, b);
 }
 
-struct rn_vk_buffer kit_repacked(struct rn_vk_device *d, const struct rn_tensor *w)
+void kit_read(const struct rn_vk_buffer *b, void *to, size_t bytes)
+{
+    struct rn_err err = {0};
+    check(rn_vk_download(device, to, b, 0, bytes, &err), &err);
+}
+
+struct rn_vk_buffer kit_repacked(const struct rn_tensor *w)
 {
     const size_t bytes = rn_repack_bytes(w->type, w->cols, w->rows);
     uint8_t *data = rn_mem_alloc64(bytes, 1);
     assert_non_null(data);
     rn_repack(w, data, 0, (w->rows + 15) / 16);
-    struct rn_vk_buffer b = kit_buffer(d, bytes, data);
+    struct rn_vk_buffer b = kit_buffer(bytes, data);
     rn_mem_free(data);
     return b;
 }
 
-void kit_run(struct rn_vk_device *d, const struct rn_vk_kernel *k, const struct kit_dispatch *how, const void *args)
+void kit_run(const struct rn_vk_kernel *k, const struct kit_dispatch *how, const void *args)
 {
     struct rn_err err = {0};
     VkPipeline pipeline;
     VkCommandBuffer commands;
-    check(rn_vk_pipeline(&pipeline, d, k, how->specs, how->n_specs, &err), &err);
-    check(rn_vk_commands_begin(d, &commands, &err), &err);
+    check(rn_vk_pipeline(&pipeline, device, k, how->specs, how->n_specs, &err), &err);
+    check(rn_vk_commands_begin(device, &commands, &err), &err);
     vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-    vkCmdPushConstants(commands, rn_vk_layout(d), VK_SHADER_STAGE_COMPUTE_BIT, 0, k->args_bytes, args);
+    vkCmdPushConstants(commands, rn_vk_layout(device), VK_SHADER_STAGE_COMPUTE_BIT, 0, k->args_bytes, args);
     vkCmdDispatch(commands, how->groups[0], how->groups[1], how->groups[2]);
-    check(rn_vk_commands_run(d, commands, &err), &err);
+    check(rn_vk_commands_run(device, commands, &err), &err);
 }
 
 /* x . w = (1 + 2^-12)^2 - (1 + 2^-11), which only a fused fma does not make 0. */
-bool kit_fma_rounds_twice(struct rn_vk_device *d)
+static bool measure_fma(void)
 {
     static float w[32] = {-1 - 0x1p-11f, 1 + 0x1p-12f};
     static const float x[32] = {1, 1 + 0x1p-12f};
     float y;
     struct rn_vk_step head = {.n_rows = 1};
     const struct rn_tensor matrix = {.name = "w", .type = RN_DTYPE_F32, .cols = 32, .rows = 1, .data = w, .bytes = sizeof w};
-    struct rn_vk_buffer b[] = {kit_repacked(d, &matrix), kit_buffer(d, sizeof x, x), kit_buffer(d, sizeof head, &head),
-                               kit_buffer(d, sizeof y, NULL)};
+    struct rn_vk_buffer b[] = {kit_repacked(&matrix), kit_buffer(sizeof x, x), kit_buffer(sizeof head, &head), kit_buffer(sizeof y, NULL)};
     const struct rn_args_product args = {.w0 = b[0].address, .q = b[1].address, .step = b[2].address, .out0 = b[3].address, .rows0 = 1,
                                          .ld0 = 32, .n_groups = 1};
     const struct kit_dispatch how = {.specs = {1, 8}, .n_specs = 2, .groups = {1, 1, 1}};
-    kit_run(d, rn_vk_kernel_find(d, RN_VK_MATVEC, RN_DTYPE_F32), &how, &args);
-    kit_read(d, &b[3], &y, sizeof y);
+    kit_run(rn_vk_kernel_find(device, RN_VK_MATVEC, RN_DTYPE_F32), &how, &args);
+    kit_read(&b[3], &y, sizeof y);
     assert_true(y == 0 || y == 0x1p-24f);
     for (size_t i = 0; i < 4; i++) {
-        rn_vk_buffer_destroy(d, &b[i]);
+        kit_buffer_destroy(&b[i]);
     }
     return y == 0;
 }
+
+int kit_setup(void **state)
+{
+    (void)state;
+    device = gpu_kit_open(NULL, NULL);
+    fma_rounds_twice = measure_fma();
+    print_message("'%s': fma() rounds %s\n", device->name, fma_rounds_twice ? "twice" : "once");
+    return 0;
+}
+
+int kit_teardown(void **state)
+{
+    (void)state;
+    rn_vk_device_close(device);
+    return 0;
+}
+
+struct rn_vk_device *kit_device(void)
+{
+    return device;
+}
+
+bool kit_fma_rounds_twice(void)
+{
+    return fma_rounds_twice;
+}
+
+/* ---- The factor of a norm --------------------------------------------------------------------------------------------------------------- */
 
 size_t kit_norm_d_floats(uint32_t n_groups)
 {
@@ -203,7 +239,7 @@ float *kit_norm_shares(float *d, uint32_t n_groups, uint32_t row)
     return d + (size_t)RN_STEP_ROWS * 2 * n_groups + (size_t)row * ((n_groups + 3) / 4 * 4);
 }
 
-float kit_norm_share(const float *x, bool fma_rounds_twice, uint32_t group, uint32_t width, float eps)
+float kit_norm_share(const float *x, uint32_t group, uint32_t width, float eps)
 {
     float sum = 0;
     for (uint32_t i = 0; i < 32; i += 4) {

@@ -347,9 +347,6 @@ int scene_setup(void **state)
 {
     (void)state;
     struct rn_err err = {0};
-    if (!gpu_kit_device()) {
-        return 0;
-    }
     scene_device = gpu_kit_open(NULL, NULL);
     scene_device->deadline_ms = 120000; // a software device compiles at the first dispatch, on a machine that may be busy
     return rn_vk_buffer_create(&scene_memory, scene_device, MEMORY, RN_VK_READBACK, "the test's memory", &err);
@@ -358,7 +355,7 @@ int scene_setup(void **state)
 int scene_teardown(void **state)
 {
     (void)state;
-    if (scene_device) {
+    if (scene_device) { // not when the setup failed
         rn_vk_buffer_destroy(scene_device, &scene_memory);
         rn_vk_device_close(scene_device);
     }
