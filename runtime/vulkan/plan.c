@@ -152,7 +152,7 @@ static int add_prepare(struct planner *pl, const struct rn_op *op, const struct 
         return 0; // as it is
     }
     struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_PREPARE, .type = RN_VK_ANY_TYPE, .reads = RES(from)};
-    t.writes = ret->res_acts | (writes_floats ? RES(op->in) : 0);
+    t.writes = (wants_q || norm ? ret->res_acts : 0) | (writes_floats ? RES(op->in) : 0);
     t.args.prepare = (struct rn_args_prepare){
         .x = vk->values[from], .next = norm ? take_vector(pl, norm->parts[0].weight) : 0, .out = writes_floats ? vk->values[op->in] : 0,
         .q = ret->q, .d = ret->d, .width = pl->p->width[from], .ld_x = vk->ld[from], .ld_out = vk->ld[op->in],
@@ -186,7 +186,8 @@ static void set_part(struct rn_vk_task *t, uint32_t k, const struct rn_vk_weight
 static struct rn_vk_task product_task(const struct rn_op *op, uint32_t type, const struct input *in)
 {
     bool f = rn_dtype_is_float(type);
-    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_MATVEC, .type = type, .reads = (f ? in->res_floats : 0) | in->res_acts};
+    const bool acts = !f || in->normed; // the norm's shares lie there for float weights too
+    struct rn_vk_task t = {.kind = op->kind, .op = RN_VK_MATVEC, .type = type, .reads = (f ? in->res_floats : 0) | (acts ? in->res_acts : 0)};
     const uint32_t cols = op->parts[0].weight->cols;
     t.args.product = (struct rn_args_product){.q = f ? in->floats : in->q, .d = in->d, .n_groups = (cols + 31) / 32};
     t.args.product.flags = (f && (cols + 15) / 16 % 2 ? RN_PRODUCT_HALF : 0) | (in->normed ? RN_PRODUCT_NORMED : 0);
