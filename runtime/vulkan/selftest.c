@@ -1,8 +1,8 @@
 /* The start-up self-test: what the shaders of this device and driver give, against plain C, before a model is trusted to them.
  *
- * Every operation and type that the program uses runs once on a small input that reaches all the bits of its formats. The reference is
- * written from runtime/tensor alone (the type's dequant, rn_quant_act, sums in double precision). A few milliseconds of work; where it takes
- * longer it is the driver that compiles, which it would do at the first step otherwise. */
+ * Every operation and type that the program uses runs on a small input that reaches all the bits of its formats. The reference is written
+ * from runtime/tensor alone (the type's dequant, rn_quant_act, sums in double precision). A few milliseconds of work; where it takes longer
+ * it is the driver that compiles, which it would do at the first step otherwise. */
 #include "runtime/vulkan/selftest_internal.h"
 
 #include <math.h>

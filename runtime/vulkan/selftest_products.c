@@ -11,6 +11,8 @@
 
 #define ROWS 40           // of a matrix: two whole blocks of 16, and a half one
 #define EPS 1e-5f
+#define MATVEC_TOKENS 7   // at most: not a whole bucket of 8
+#define MATMAT_TOKENS 11  // not a whole tile
 
 /* ---- weights --------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -91,6 +93,7 @@ struct product {
     struct matrix m;
     double *x, *want; // what the shader multiplies by, [n_tokens][cols]; results, [n_tokens][ROWS]
     float *out, *bias, *d;
+    struct rn_vk_step *step;
     uint32_t ld;
     union rn_vk_args args;
 };
@@ -136,10 +139,10 @@ static int product_init(struct rn_vk_try *t, struct product *p)
     p->d = rn_vk_try_take(t, rn_vk_acts_d_floats(a->n_groups) * sizeof(float), &a->d);
     p->out = rn_vk_try_take(t, (size_t)p->n_tokens * p->ld * sizeof(float), &a->out0);
     p->bias = rn_vk_try_take(t, p->ld * sizeof(float), &a->bias0);
-    struct rn_vk_step *step = rn_vk_try_step(t, p->n_tokens, &a->step);
+    p->step = rn_vk_try_step(t, p->n_tokens, &a->step);
     p->x = rn_mem_alloc((size_t)p->n_tokens * p->cols, sizeof *p->x);
     p->want = rn_mem_alloc((size_t)p->n_tokens * ROWS, sizeof *p->want);
-    if (r < 0 || !q || !p->d || !p->out || !p->bias || !step || !p->x || !p->want) {
+    if (r < 0 || !q || !p->d || !p->out || !p->bias || !p->step || !p->x || !p->want) {
         return r < 0 ? r : rn_err_nomem(t->err, n, "the self-test");
     }
     for (uint32_t i = 0; i < ROWS; i++) {
@@ -176,50 +179,92 @@ static void product_want(struct product *p)
     }
 }
 
-/* The product again, which now prepares the input of the next one. */
-static int try_then(struct rn_vk_try *t, struct product *p)
+/* Runs the product for the first n tokens. 1: their sums are right. */
+static int run_tokens(struct rn_vk_try *t, struct product *p, uint32_t bucket, uint32_t n)
 {
-    enum { GROUPS = (ROWS + RN_GROUP - 1) / RN_GROUP };
+    p->step->n_rows = n;
+    memset(p->out, 0, (size_t)p->n_tokens * p->ld * sizeof *p->out); // nothing is right because an earlier run was
+    int r = rn_vk_try_run(t, t->kernel, &p->args, bucket, NULL);
+    bool same = true;
+    for (uint32_t i = 0; i < n; i++) {
+        same = same && rn_vk_try_same(p->out + (size_t)i * p->ld, p->want + (size_t)i * ROWS, ROWS, 4 * t->kernel->tolerance);
+    }
+    return r < 0 ? r : same;
+}
+
+/* The next product's input, which the product prepares too. */
+struct then {
+    int8_t *q;
+    float *d, *norm;
+};
+
+enum { THEN_GROUPS = (ROWS + RN_GROUP - 1) / RN_GROUP };
+
+static int then_init(struct rn_vk_try *t, struct product *p, struct then *then)
+{
     struct rn_args_product *a = &p->args.product;
     const float eps = EPS;
-    int8_t *q = rn_vk_try_take(t, GROUPS * RN_GROUP, &a->w2);
-    float *d = rn_vk_try_take(t, rn_vk_acts_d_floats(GROUPS) * sizeof *d, &a->out2), *norm = rn_vk_try_take(t, ROWS * sizeof *norm, &a->bias2);
-    if (!q || !d || !norm) {
+    then->q = rn_vk_try_take(t, (size_t)p->n_tokens * THEN_GROUPS * RN_GROUP, &a->w2);
+    then->d = rn_vk_try_take(t, rn_vk_acts_d_floats(THEN_GROUPS) * sizeof *then->d, &a->out2);
+    then->norm = rn_vk_try_take(t, ROWS * sizeof *then->norm, &a->bias2);
+    if (!then->q || !then->d || !then->norm) {
         return rn_err_nomem(t->err, ROWS, "the self-test");
     }
     a->flags |= RN_PRODUCT_THEN_QUANT | RN_PRODUCT_THEN_NORM;
     memcpy(&a->rows2, &eps, sizeof eps);
     for (uint32_t i = 0; i < ROWS; i++) {
-        norm[i] = 1 + rn_vk_try_random(t);
+        then->norm[i] = 1 + rn_vk_try_random(t);
     }
-    int r = rn_vk_try_run(t, t->kernel, &p->args, 1, NULL);
-    float weighed[GROUPS * RN_GROUP] = {0};
-    double square = 0, mean = 0;
-    for (uint32_t i = 0; i < ROWS; i++) {
-        weighed[i] = p->out[i] * norm[i];
-        square += (double)p->out[i] * (double)p->out[i] / ROWS;
-    }
-    for (uint32_t g = 0; g < GROUPS; g++) {
-        mean += (double)d[rn_vk_acts_shares_at(GROUPS, 0) + g];
-    }
-    return r < 0 ? r : rn_vk_try_same(p->out, p->want, ROWS, 4 * t->kernel->tolerance) && rn_vk_try_quantised(weighed, q, d, GROUPS) &&
-                       fabs(mean - square - (double)eps) <= 1e-5 * (square + (double)eps);
+    return 0;
 }
 
-/* One token through matvec, eleven (not a whole tile) through matmat. */
+static bool then_same(const struct product *p, const struct then *then, uint32_t token)
+{
+    const float *out = p->out + (size_t)token * p->ld;
+    float weighed[THEN_GROUPS * RN_GROUP] = {0};
+    double square = 0, mean = 0;
+    for (uint32_t i = 0; i < ROWS; i++) {
+        weighed[i] = out[i] * then->norm[i];
+        square += (double)out[i] * (double)out[i] / ROWS;
+    }
+    for (uint32_t g = 0; g < THEN_GROUPS; g++) {
+        mean += (double)then->d[rn_vk_acts_shares_at(THEN_GROUPS, token) + g];
+    }
+    const size_t group = (size_t)token * THEN_GROUPS;
+    return rn_vk_try_quantised(weighed, then->q + group * RN_GROUP, then->d + 2 * group, THEN_GROUPS) &&
+           fabs(mean - square - (double)EPS) <= 1e-5 * (square + (double)EPS);
+}
+
+/* The product again in the buckets of a mat-vec, not full where it need not be; now it prepares the input of the next one. Each bucket is a
+ * pipeline, and software compiles for seconds what a GPU's driver does in an instant: it tries one of several tokens only. */
+static int try_then(struct rn_vk_try *t, struct product *p)
+{
+    static const uint32_t tokens[][2] = {{1, 1}, {4, 3}, {2, 2}, {RN_VK_FEW_ROWS, MATVEC_TOKENS}};
+    const size_t n_buckets = t->vk->device->is_cpu ? 2 : sizeof tokens / sizeof tokens[0];
+    struct then then;
+    int r = then_init(t, p, &then);
+    r = r < 0 ? r : 1;
+    for (size_t i = 0; i < n_buckets && r == 1; i++) {
+        memset(then.q, 0, (size_t)p->n_tokens * THEN_GROUPS * RN_GROUP);
+        memset(then.d, 0, rn_vk_acts_d_floats(THEN_GROUPS) * sizeof *then.d);
+        r = run_tokens(t, p, tokens[i][0], tokens[i][1]);
+        for (uint32_t token = 0; token < tokens[i][1] && r == 1; token++) {
+            r = then_same(p, &then, token);
+        }
+    }
+    return r;
+}
+
+/* One token through matvec, then some; eleven (not a whole tile) through matmat. */
 int rn_vk_try_product(struct rn_vk_try *t, uint32_t cols)
 {
     const bool many = t->kernel->op == RN_VK_MATMAT;
-    struct product p = {.cols = cols, .n_tokens = many ? 11 : 1};
+    struct product p = {.cols = cols, .n_tokens = many ? MATMAT_TOKENS : MATVEC_TOKENS};
     int r = product_init(t, &p);
-    r = r < 0 ? r : rn_vk_try_run(t, t->kernel, &p.args, many ? 16 : 1, NULL);
     if (r == 0) {
         product_want(&p);
-        r = 1;
-        for (uint32_t token = 0; token < p.n_tokens; token++) {
-            r = r && rn_vk_try_same(p.out + (size_t)token * p.ld, p.want + (size_t)token * ROWS, ROWS, 4 * t->kernel->tolerance);
-        }
-        r = r && !many ? try_then(t, &p) : r;
+        r = many ? run_tokens(t, &p, 16, MATMAT_TOKENS) : run_tokens(t, &p, 1, 1);
+        r = r == 1 && !many ? try_then(t, &p) : r;
     }
     product_finish(&p);
     return r;
