@@ -138,7 +138,8 @@ static int fill(struct rn_vk *vk, const struct rn_step *step, const struct rn_vk
 static double guess_ns(const struct rn_vk *vk, const struct rn_vk_recording *rec)
 {
     double macs = 0;
-    for (const struct rn_vk_recording *smaller = rec; smaller-- > vk->main;) {
+    for (ptrdiff_t i = rec - vk->main; i-- > 0;) {
+        const struct rn_vk_recording *smaller = &vk->main[i];
         if (smaller->ns > 0) { // measured: twice the rows take twice as long at most
             return smaller->ns * rec->n_rows / smaller->n_rows;
         }
@@ -321,7 +322,9 @@ static int run_step(struct rn_vk *vk, const struct rn_step *step, uint32_t n_wan
     for (uint32_t i = 0; step->x_out && !vk->makes_logits && i < step->n_rows; i++) {
         memcpy(step->x_out + i * width, (const float *)vk->readback.mapped + (size_t)i * vk->ld[RN_VAL_X], width * sizeof(float));
     }
-    cut(vk, main, last, run->longest);
+    if (run->longest > 0) { // else no times came, and the guess stands
+        cut(vk, main, last, run->longest);
+    }
     return n < n_wanted ? more_logits(vk, step, n, n_wanted, run, err) : 0;
 }
 
