@@ -50,7 +50,7 @@ int rn_vk_record_init(struct rn_vk *vk, struct rn_err *err)
 
 void rn_vk_record_drop(struct rn_vk *vk, struct rn_vk_recording *rec)
 {
-    if (rec->commands && !vk->device->abandoned) {
+    if (rec->n_commands && !vk->device->abandoned) {
         vkFreeCommandBuffers(vk->device->device, vk->device->command_pool, rec->n_commands, rec->commands);
     }
     rn_mem_free(rec->commands);

@@ -192,8 +192,13 @@ static int wait_for(struct rn_vk *vk, uint32_t n_submits, struct run *run, struc
     return r;
 }
 
-/* Everything in one submit, or each piece in one of its own. last: NULL, no logits are wanted. */
-static int submit(struct rn_vk *vk, const struct rn_vk_recording *main, const struct rn_vk_recording *last, struct rn_err *err)
+static uint32_t submits_of(const struct rn_vk_recording *main, const struct rn_vk_recording *last)
+{
+    return main->n_commands + (main->n_commands > 1 && last);
+}
+
+/* Everything in one submit, or each piece in one of its own. last: NULL, no logits are wanted. After a failure nothing is at work. */
+static int submit(struct rn_vk *vk, const struct rn_vk_recording *main, const struct rn_vk_recording *last, struct run *run, struct rn_err *err)
 {
     if (main->n_commands == 1 && last) {
         const VkCommandBuffer both[2] = {main->commands[0], last->commands[0]};
@@ -203,7 +208,11 @@ static int submit(struct rn_vk *vk, const struct rn_vk_recording *main, const st
     for (uint32_t i = 0; i < main->n_commands && r == 0; i++) {
         r = rn_vk_submit(vk->device, &main->commands[i], 1, err);
     }
-    return r == 0 && last ? rn_vk_submit(vk->device, &last->commands[0], 1, err) : r;
+    r = r == 0 && last ? rn_vk_submit(vk->device, &last->commands[0], 1, err) : r;
+    if (r < 0) {
+        (void)wait_for(vk, submits_of(main, last), run, NULL); // pieces before it went; their pages and commands may be freed next
+    }
+    return r;
 }
 
 static void add_cost(struct rn_vk *vk, uint32_t task, double ns, uint32_t n_rows)
@@ -310,9 +319,9 @@ static int run_step(struct rn_vk *vk, const struct rn_step *step, uint32_t n_wan
     }
     uint32_t n = fill_wanted(vk, 0, n_wanted);
     r = record(vk, main, last, err);
-    r = r < 0 ? r : submit(vk, main, last, err);
+    r = r < 0 ? r : submit(vk, main, last, run, err);
     vk->host.dispatches += r < 0 ? 0 : main->n_dispatches + (last ? last->n_dispatches : 0);
-    r = r < 0 ? r : wait_for(vk, main->n_commands, run, err);
+    r = r < 0 ? r : wait_for(vk, submits_of(main, last), run, err);
     r = r < 0 ? r : read_times(vk, main, last, step->n_rows, n, &run->longest, err);
     if (r < 0) {
         return r;

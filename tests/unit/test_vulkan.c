@@ -423,6 +423,60 @@ static void without_times_the_guess_stands(void **state)
     world_finish(&w);
 }
 
+/* One submit is refused for want of memory, by the linker again; those that nobody has waited for are at work. */
+static int n_submits, refused, at_work;
+VKAPI_ATTR VkResult VKAPI_CALL __real_vkQueueSubmit(VkQueue queue, uint32_t n, const VkSubmitInfo *infos, VkFence fence);
+VKAPI_ATTR VkResult VKAPI_CALL __wrap_vkQueueSubmit(VkQueue queue, uint32_t n, const VkSubmitInfo *infos, VkFence fence);
+VKAPI_ATTR VkResult VKAPI_CALL __wrap_vkQueueSubmit(VkQueue queue, uint32_t n, const VkSubmitInfo *infos, VkFence fence)
+{
+    if (++n_submits == refused) {
+        return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    }
+    at_work++;
+    return __real_vkQueueSubmit(queue, n, infos, fence);
+}
+VKAPI_ATTR VkResult VKAPI_CALL __real_vkWaitSemaphores(VkDevice d, const VkSemaphoreWaitInfo *info, uint64_t ns);
+VKAPI_ATTR VkResult VKAPI_CALL __wrap_vkWaitSemaphores(VkDevice d, const VkSemaphoreWaitInfo *info, uint64_t ns);
+VKAPI_ATTR VkResult VKAPI_CALL __wrap_vkWaitSemaphores(VkDevice d, const VkSemaphoreWaitInfo *info, uint64_t ns)
+{
+    at_work = 0;
+    return __real_vkWaitSemaphores(d, info, ns);
+}
+
+/* Who meets -ENOMEM frees pages and tries again: nothing may be at work on them, whichever piece was refused. */
+static void a_refused_piece_leaves_nothing_at_work(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    struct world w = {.model = LARGE_ENOUGH, .kv = "f16", .seq = {.n = 300, .sinks = 4}};
+    world_init(&w, 620);
+    struct rn_engine *e = gpu_engine(&w.model, (struct rn_engine_params){.kv = w.kv, .submit_budget_ms = 1});
+    feed(&w, e, N, false, "no refusal");
+    struct rn_seq *s = kit_seq(e, &w.seq);
+    struct kit_room *room = rn_mem_alloc(1, sizeof *room);
+    float *logits = rn_mem_alloc(KIT_MAX_STEP * (size_t)w.model.n_vocab, sizeof *logits);
+    assert_true(room && logits);
+    struct rn_step_entry entry;
+    kit_entry(&entry, room, s, &w.seq, &w.tl, N, logits);
+    int r = -ENOMEM;
+    for (refused = 1; r < 0; refused++) {
+        struct rn_err err = {0};
+        n_submits = 0;
+        r = rn_engine_step(e, &entry, 1, &err);
+        assert_true(r == 0 || r == -ENOMEM);
+        assert_int_equal(at_work, 0);
+    }
+    print_message("%d submits\n", n_submits);
+    assert_true(n_submits > 5 && refused == n_submits + 2);
+    refused = 0;
+    assert_memory_equal(logits, w.want, (size_t)N * w.model.n_vocab * sizeof *logits);
+    rn_seq_destroy(s);
+    rn_mem_free(room);
+    rn_mem_free(logits);
+    kit_engine_destroy(e);
+    world_finish(&w);
+}
+
 /* ---- self-test ------------------------------------------------------------------------------------------------------------------------------- */
 
 /* The linker sends vkCmdDispatch here (meson.build): one dispatch of the self-test is left out, as if its kernel computed nothing. */
@@ -515,7 +569,7 @@ int main(void)
     const struct CMUnitTest paths[] = {
         cmocka_unit_test(every_family),        cmocka_unit_test(a_decode_step_costs_few_calls),
         cmocka_unit_test(cuts_change_nothing), cmocka_unit_test(without_times_the_guess_stands),
-        cmocka_unit_test(kernels_that_fail_are_not_used),
+        cmocka_unit_test(kernels_that_fail_are_not_used), cmocka_unit_test(a_refused_piece_leaves_nothing_at_work),
     };
     const struct CMUnitTest bits[] = {
         cmocka_unit_test(every_weight_type),
