@@ -2,8 +2,7 @@
  * CPU's within a tolerance, and they are a pure function of the tokens up to them, bit for bit: whatever the chunks, the neighbours, rejected
  * drafts, poisoned cells, masked features and cuts of a step.
  *
- * RUNNEL_TEST_GPU names the device (default: llvmpipe, Mesa's software device); without it everything is skipped. RUNNEL_TEST_FULL=1 runs
- * every type with both KV types instead of a selection. */
+ * RUNNEL_TEST_FULL=1 runs every type with both KV types instead of a selection. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,6 +19,7 @@
 
 #include "runtime/base/err.h"
 #include "runtime/base/mem.h"
+#include "tests/gpu/gpu_kit.h"
 #include "tests/unit/engine_kit.h"
 
 /* Square of the relative error of a row of logits, mean and worst over the rows. Both backends round activations (and keys and values in
@@ -536,26 +536,11 @@ static void kernels_that_fail_are_not_used(void **state)
     assert_true(n_replaced + n_refused >= 8); // embed, prepare, matvec, matmat, rope_kv, attend, combine: two dispatches
 }
 
-static int find_device(void **state)
+static int name_device(void **state)
 {
     (void)state;
-    const char *name = getenv("RUNNEL_TEST_GPU");
-    snprintf(device, sizeof device, "vulkan:%s", name && name[0] ? name : "llvmpipe");
-    struct gguf_llama model = {.n_vocab = 264, .n_layers = 1};
-    struct rn_engine *e = NULL;
-    struct rn_err err = {0};
-    const char *path = kit_model(&model);
-    int r = rn_engine_create(&e, &(struct rn_engine_params){.model = path, .device = device, .n_threads = 1}, &err);
-    unlink(path);
-    rn_engine_destroy(e);
-    if (r == -ENODEV || (r == -ENOTSUP && !strstr(err.text, "self-test"))) {
-        print_message("skipped: %s\n", err.text);
-        exit(77);
-    }
-    if (r < 0) {
-        print_error("%s\n", err.text);
-    }
-    return r;
+    snprintf(device, sizeof device, "vulkan:%u", gpu_kit_device()->index);
+    return 0;
 }
 
 #ifdef __SANITIZE_ADDRESS__
@@ -576,7 +561,7 @@ int main(void)
         cmocka_unit_test(the_same_in_every_way),
         cmocka_unit_test(the_same_without_features),
     };
-    int failed = cmocka_run_group_tests(paths, find_device, NULL);
+    int failed = gpu_kit_run_group_tests(paths, name_device, NULL);
     // A sanitizer sees nothing of the shaders, and a software device takes minutes in its build for what only they do differently.
-    return failed || SANITIZED ? failed : cmocka_run_group_tests(bits, find_device, NULL);
+    return failed || SANITIZED ? failed : gpu_kit_run_group_tests(bits, name_device, NULL);
 }
