@@ -59,52 +59,6 @@ void rn_kv_write_q8_0_avx512vnni(const float *k, const float *v, uint32_t head_d
     }
 }
 
-/* ---- Which tokens ------------------------------------------------------------------------------------------------------------- */
-
-struct rn_attn_block rn_attn_block_avx512(const struct rn_attn_args *args, uint32_t i, uint32_t max_n)
-{
-    bool first = i == 0;
-    while (i < args->n_q && args->lo[i] >= args->hi[i]) {
-        i++;
-    }
-    uint32_t end = i;
-    while (end < args->n_q && args->lo[end] < args->hi[end]) {
-        end++;
-    }
-    struct rn_attn_block b = {.i0 = i, .lo = RN_CHUNK_TOKENS, .all_hi = RN_CHUNK_TOKENS, .fetches = first && args->cold};
-    if (end == i) {
-        return b;
-    }
-    uint32_t n_blocks = (end - i + max_n - 1) / max_n;
-    b.n = (end - i + n_blocks - 1) / n_blocks;
-    for (uint32_t x = i; x < i + b.n; x++) {
-        b.lo = args->lo[x] < b.lo ? args->lo[x] : b.lo;
-        b.hi = args->hi[x] > b.hi ? args->hi[x] : b.hi;
-        b.all_lo = args->lo[x] > b.all_lo ? args->lo[x] : b.all_lo;
-        b.all_hi = args->hi[x] < b.all_hi ? args->hi[x] : b.all_hi;
-    }
-    return b;
-}
-
-/* True when a query of the block sees a token of the tile at j. */
-static bool tile_seen(const struct rn_attn_args *args, const struct rn_attn_block *b, uint32_t j)
-{
-    for (uint32_t x = b->i0; x < b->i0 + b->n; x++) {
-        if (args->lo[x] < j + TILE && args->hi[x] > j) {
-            return true;
-        }
-    }
-    return false;
-}
-
-uint32_t rn_attn_tiles_avx512(const struct rn_attn_args *args, const struct rn_attn_block *b, uint32_t j)
-{
-    if (!tile_seen(args, b, j)) {
-        return 0;
-    }
-    return j + TILE < b->hi && tile_seen(args, b, j + TILE) ? 2 : 1;
-}
-
 /* ---- Weights ------------------------------------------------------------------------------------------------------------------ */
 
 /* Turns the scores of query i into weights, in place; sets m and l. Unseen tokens of the first and last tile have the weight exp(-inf) = 0,
@@ -123,62 +77,21 @@ static void softmax(const struct rn_attn_args *args, uint32_t i, __m512 max)
     args->l[i] = rn_v_lane_sum(lanes);
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------------------------------- */
-
-/* Tokens [j0, j1) page by page; fetches the next keys meanwhile. */
-static void over_pages(const struct rn_attn_args *args, rn_attn_values_fn values, bool fetches, uint32_t i, uint32_t j0, uint32_t j1,
-                       uint32_t n)
-{
-    for (uint32_t end; j0 < j1; j0 = end) {
-        end = (j0 / RN_PAGE_TOKENS + 1) * RN_PAGE_TOKENS;
-        end = end < j1 ? end : j1;
-        values(args, fetches ? args->next_k[j0 / RN_PAGE_TOKENS] : NULL, i, j0, end, n);
-    }
-}
-
-/* Adds the values of all seen tokens, per query in ascending order: what only some queries of a block see comes before or after what
- * all of them see, and goes to each query alone. */
-static void add_all_values(const struct rn_attn_args *args, rn_attn_values_fn values)
-{
-    for (struct rn_attn_block b = rn_attn_block_avx512(args, 0, BLOCK_V); b.n > 0; b = rn_attn_block_avx512(args, b.i0 + b.n, BLOCK_V)) {
-        bool common = b.all_lo < b.all_hi;
-        for (uint32_t i = b.i0; i < b.i0 + b.n; i++) {
-            over_pages(args, values, false, i, args->lo[i], common ? b.all_lo : args->hi[i], 1);
-        }
-        if (common) {
-            over_pages(args, values, b.fetches, b.i0, b.all_lo, b.all_hi, b.n);
-        }
-        for (uint32_t i = b.i0; common && i < b.i0 + b.n; i++) {
-            over_pages(args, values, false, i, b.all_hi, args->hi[i], 1);
-        }
-    }
-}
-
 void rn_attn_finish_avx512(const struct rn_attn_args *args, const __m512 *max, rn_attn_values_fn values)
 {
     for (uint32_t i = 0; i < args->n_q; i++) {
         if (args->lo[i] < args->hi[i]) {
             softmax(args, i, max[i]);
-        } else {
-            args->m[i] = -INFINITY;
-            args->l[i] = 0.0f;
         }
     }
-    memset(args->o, 0, (size_t)args->n_q * args->head_dim * sizeof *args->o);
-    add_all_values(args, values);
+    rn_attn_sum_values(args, values, BLOCK_V);
 }
 
 /* ---- Combining ---------------------------------------------------------------------------------------------------------------- */
 
 void rn_attn_combine_avx512vnni(float *m, float *l, float *o, float m1, float l1, const float *o1, uint32_t head_dim)
 {
-    if (l1 == 0.0f) {
-        return;
-    }
-    if (*l == 0.0f) {
-        *m = m1;
-        *l = l1;
-        memcpy(o, o1, head_dim * sizeof *o);
+    if (rn_attn_combine_trivial(m, l, o, m1, l1, o1, head_dim)) {
         return;
     }
     float top = m1 > *m ? m1 : *m;

@@ -102,7 +102,7 @@ INLINE void score_tiles_f16(const struct rn_attn_args *args, const struct rn_att
 INLINE void score_f16(const struct rn_attn_args *args, const struct rn_attn_block *blk, __m512 *max, const uint32_t n)
 {
     for (uint32_t j = blk->lo / TILE * TILE, nt; j < blk->hi; j += nt * TILE) {
-        nt = rn_attn_tiles_avx512(args, blk, j);
+        nt = rn_attn_tiles_seen(args, blk, j);
         if (nt == 2) {
             score_tiles_f16(args, blk, j, max, 2, n);
         } else if (nt == 1) {
@@ -185,7 +185,7 @@ void rn_attn_f16_avx512vnni(const struct rn_attn_args *args)
     for (uint32_t i = 0; i < args->n_q; i++) {
         max[i] = _mm512_set1_ps(-INFINITY);
     }
-    for (struct rn_attn_block b = rn_attn_block_avx512(args, 0, BLOCK_K); b.n > 0; b = rn_attn_block_avx512(args, b.i0 + b.n, BLOCK_K)) {
+    for (struct rn_attn_block b = rn_attn_block(args, 0, BLOCK_K); b.n > 0; b = rn_attn_block(args, b.i0 + b.n, BLOCK_K)) {
         FOR_4(b.n, score_f16, args, &b, max);
     }
     rn_attn_finish_avx512(args, max, values_f16);

@@ -1,77 +1,26 @@
-/* What the AVX-512 attention kernels share: blocks of queries, scores, and the passes after the scores (attention.c).
+/* What the AVX-512 attention kernels share: scores, and the passes after the scores (attention.c). Blocks of queries, I1 and I2:
+ * attend_block_internal.h.
  *
  * Scores: K lies in tiles of 16 tokens, so one register holds one dimension (f16) or four dimensions (q8_0) of 16 keys, and the sum of
  * each key is formed in its own SIMD lane. Two tiles are scored together: what is loaded of K serves several queries, and what is
  * broadcast of a query serves both tiles. Values: one query's output lies in registers over the tokens, and a converted V register serves
- * several queries. Queries are taken in blocks for that; a block holds only queries that see something.
+ * several queries.
  *
  * Fetching (struct rn_attn_args, cold): while the bytes of a K part are read, the same bytes of its V part are asked for, and while those
  * are read, the same bytes of the next K part. So requests to the memory are spread over the arithmetic; a burst of them would stand in a
- * queue, and then the memory would wait. Where nothing is to be fetched, `ahead` is what is read anyway.
- *
- * I1. A score of an unseen token is replaced by mask before it is used; a value of an unseen token is never loaded into a sum.
- * I2. Only tiles with a token that some query of the block sees are read, so pages that nobody sees may be NULL.
- * Thread: any; pure. Scratch: [16][256] scores, then what the kernel names. */
+ * queue, and then the memory would wait. Where nothing is to be fetched, `ahead` is what is read anyway. Thread: any; pure. */
 #pragma once
 
 #include <immintrin.h>
 #include <math.h>
-#include <stdbool.h>
 
+#include "runtime/cpu/attend_block_internal.h"
 #include "runtime/cpu/avx512vnni/vmath_internal.h"
-#include "runtime/cpu/kernels.h"
-#include "runtime/tensor/backend.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define TILE 16   /* tokens per tile of K */
 #define SLICE 4   /* registers of V's dimensions held at once, 64 dimensions */
 #define BLOCK_V 6 /* queries per pass over V: 24 sums, 4 V registers, 1 weight */
-
-/* Calls f(__VA_ARGS__, n) with the number of queries, 1..4 or 1..6, as a constant. */
-#define FOR_4(n, f, ...)                                                                                                                   \
-    switch (n) {                                                                                                                           \
-    case 1:                                                                                                                                \
-        f(__VA_ARGS__, 1);                                                                                                                 \
-        break;                                                                                                                             \
-    case 2:                                                                                                                                \
-        f(__VA_ARGS__, 2);                                                                                                                 \
-        break;                                                                                                                             \
-    case 3:                                                                                                                                \
-        f(__VA_ARGS__, 3);                                                                                                                 \
-        break;                                                                                                                             \
-    default:                                                                                                                               \
-        f(__VA_ARGS__, 4);                                                                                                                 \
-        break;                                                                                                                             \
-    }
-#define FOR_6(n, f, ...)                                                                                                                   \
-    switch (n) {                                                                                                                           \
-    case 5:                                                                                                                                \
-        f(__VA_ARGS__, 5);                                                                                                                 \
-        break;                                                                                                                             \
-    case 6:                                                                                                                                \
-        f(__VA_ARGS__, 6);                                                                                                                 \
-        break;                                                                                                                             \
-    default:                                                                                                                               \
-        FOR_4(n, f, __VA_ARGS__);                                                                                                          \
-    }
-
-/* Adjacent queries that all see something. */
-struct rn_attn_block {
-    uint32_t i0, n;          /* queries i0 .. i0 + n - 1; n = 0: no block left */
-    uint32_t lo, hi;         /* every seen token is in lo .. hi - 1 */
-    uint32_t all_lo, all_hi; /* what every query sees; may be empty */
-    bool fetches;            /* does the fetching that the call asks for */
-};
-
-/* The first block at or after query i, of at most max_n queries; a long run of queries is cut into blocks of equal size. */
-struct rn_attn_block rn_attn_block_avx512(const struct rn_attn_args *args, uint32_t i, uint32_t max_n);
-
-/* How many tiles from j on are scored together: 2, 1 if the block does not see the second, or 0 if it does not see the first. */
-uint32_t rn_attn_tiles_avx512(const struct rn_attn_args *args, const struct rn_attn_block *b, uint32_t j);
-
-/* Adds the values of tokens [j0, j1) of one page to the sums of n queries from i on. next: the part to fetch meanwhile, or NULL. */
-typedef void (*rn_attn_values_fn)(const struct rn_attn_args *args, const uint8_t *next, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n);
 
 /* Everything after the scores: turns them into weights, sets m and l, and sums the values into o. max: greatest score per SIMD lane of
  * each query that sees something. */

@@ -144,7 +144,7 @@ INLINE void score_q8(const struct rn_attn_args *args, const struct rn_attn_block
                      const uint32_t n)
 {
     for (uint32_t j = blk->lo / TILE * TILE, nt; j < blk->hi; j += nt * TILE) {
-        nt = rn_attn_tiles_avx512(args, blk, j);
+        nt = rn_attn_tiles_seen(args, blk, j);
         if (nt == 2) {
             score_tiles_q8(args, blk, s, j, max, 2, n);
         } else if (nt == 1) {
@@ -254,7 +254,7 @@ void rn_attn_q8_0_avx512vnni(const struct rn_attn_args *args)
         max[i] = _mm512_set1_ps(-INFINITY);
     }
     prepare_q8(args, &s);
-    for (struct rn_attn_block b = rn_attn_block_avx512(args, 0, BLOCK_K); b.n > 0; b = rn_attn_block_avx512(args, b.i0 + b.n, BLOCK_K)) {
+    for (struct rn_attn_block b = rn_attn_block(args, 0, BLOCK_K); b.n > 0; b = rn_attn_block(args, b.i0 + b.n, BLOCK_K)) {
         FOR_6(b.n, score_q8, args, &b, &s, max);
     }
     rn_attn_finish_avx512(args, max, values_q8);
