@@ -1,8 +1,9 @@
 /* Building blocks of the 256-bit rows: the scalar sequences of runtime/tensor/fmath.h, 8 values at a time, bit for bit. 16 virtual
- * lanes are two registers: lanes 0..7 and 8..15. Thread: any; pure. */
+ * lanes are two registers: lanes 0..7 and 8..15. f8_*: the words of the templates in runtime/cpu/f8. Thread: any; pure. */
 #pragma once
 
 #include <immintrin.h>
+#include <math.h>
 #include <stdint.h>
 
 #include "runtime/tensor/fmath.h"
@@ -53,4 +54,90 @@ static inline float rn_v_max(__m256 v)
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+/* ---- 8 floats ----------------------------------------------------------------------------------------------------------------- */
+
+struct f8 {
+    __m256 v;
+};
+
+INLINE struct f8 f8_all(float x)
+{
+    return (struct f8){_mm256_set1_ps(x)};
+}
+
+INLINE struct f8 f8_load(const float *p)
+{
+    return (struct f8){_mm256_loadu_ps(p)};
+}
+
+INLINE struct f8 f8_load_f16(const void *p)
+{
+    return (struct f8){rn_v_load_f16(p)};
+}
+
+/* 8 int8. */
+INLINE struct f8 f8_load_s8(const uint8_t *p)
+{
+    return (struct f8){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)))};
+}
+
+INLINE void f8_store(float *p, struct f8 a)
+{
+    _mm256_storeu_ps(p, a.v);
+}
+
+INLINE float f8_first(struct f8 a)
+{
+    return _mm256_cvtss_f32(a.v);
+}
+
+INLINE struct f8 f8_add(struct f8 a, struct f8 b)
+{
+    return (struct f8){_mm256_add_ps(a.v, b.v)};
+}
+
+INLINE struct f8 f8_mul_n(struct f8 a, float b)
+{
+    return (struct f8){_mm256_mul_ps(a.v, _mm256_set1_ps(b))};
+}
+
+/* fma(a, b, acc) */
+INLINE struct f8 f8_fma(struct f8 acc, struct f8 a, struct f8 b)
+{
+    return (struct f8){_mm256_fmadd_ps(a.v, b.v, acc.v)};
+}
+
+INLINE struct f8 f8_fma_n(struct f8 acc, struct f8 a, float b)
+{
+    return (struct f8){_mm256_fmadd_ps(a.v, _mm256_set1_ps(b), acc.v)};
+}
+
+INLINE struct f8 f8_max(struct f8 a, struct f8 b)
+{
+    return (struct f8){_mm256_max_ps(a.v, b.v)};
+}
+
+/* The greatest lane. */
+INLINE float f8_top(struct f8 a)
+{
+    return rn_v_max(a.v);
+}
+
+/* Lane i is token j + i: those of tokens below lo and from hi on become -inf. */
+INLINE struct f8 f8_in_range(struct f8 a, uint32_t j, uint32_t lo, uint32_t hi)
+{
+    const __m256i seen = _mm256_andnot_si256(rn_v_first(lo > j ? lo - j : 0), rn_v_first(hi > j ? hi - j : 0));
+    return (struct f8){_mm256_blendv_ps(_mm256_set1_ps(-INFINITY), a.v, _mm256_castsi256_ps(seen))};
+}
+
+INLINE struct f8 f8_exp(struct f8 a)
+{
+    return (struct f8){rn_v_exp(a.v)};
+}
+
+INLINE float f8_lane_sum(struct f8 lanes0, struct f8 lanes8)
+{
+    return rn_v_lane_sum(lanes0.v, lanes8.v);
 }

@@ -69,7 +69,7 @@ INLINE void tile(const int type, const uint32_t n_rows, const uint32_t n_tok, co
                 acc[r][t][k] = add_last(acc[r][t][k], w, vld1q_f32(last + 4 * k), k, left);
             }
             const struct f8 lanes0 = {acc[r][t][0], acc[r][t][1]}, lanes8 = {acc[r][t][2], acc[r][t][3]};
-            args->y[(m + t) * args->ldy + row + r] = rn_v_lane_sum(lanes0, lanes8);
+            args->y[(m + t) * args->ldy + row + r] = f8_lane_sum(lanes0, lanes8);
         }
     }
 }

@@ -20,7 +20,7 @@ void rn_norm_neon_dotprod(const float *x, const float *w, float eps, uint32_t n,
     lanes0 = f8_fma(lanes0, f8_load(last), f8_load(last));
     lanes8 = f8_fma(lanes8, f8_load(last + 8), f8_load(last + 8));
 
-    const float r = 1.0f / sqrtf(rn_v_lane_sum(lanes0, lanes8) / (float)n + eps);
+    const float r = 1.0f / sqrtf(f8_lane_sum(lanes0, lanes8) / (float)n + eps);
     for (i = 0; i + 4 <= n; i += 4) {
         vst1q_f32(out + i, vmulq_f32(vmulq_n_f32(vld1q_f32(x + i), r), vld1q_f32(w + i)));
     }

@@ -1,8 +1,9 @@
 /* Building blocks of the NEON rows: the scalar sequences of runtime/tensor/fmath.h, 4 or 8 values at a time, bit for bit. 16 virtual
- * lanes are four registers of 4 or two pairs of 8. Thread: any; pure. */
+ * lanes are four registers of 4 or two pairs of 8. f8_*: the words of the templates in runtime/cpu/f8. Thread: any; pure. */
 #pragma once
 
 #include <arm_neon.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -36,6 +37,11 @@ INLINE struct f8 f8_add(struct f8 a, struct f8 b)
     return (struct f8){vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)};
 }
 
+INLINE struct f8 f8_mul_n(struct f8 a, float b)
+{
+    return (struct f8){vmulq_n_f32(a.lo, b), vmulq_n_f32(a.hi, b)};
+}
+
 /* fma(a, b, acc) */
 INLINE struct f8 f8_fma(struct f8 acc, struct f8 a, struct f8 b)
 {
@@ -57,6 +63,43 @@ INLINE struct f8 f8_load_f16(const void *p)
 {
     const float16x8_t h = vld1q_f16(p);
     return (struct f8){vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
+}
+
+/* 8 int8. */
+INLINE struct f8 f8_load_s8(const uint8_t *p)
+{
+    const int16x8_t v = vmovl_s8(vld1_s8((const int8_t *)p));
+    return (struct f8){vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))};
+}
+
+INLINE float f8_first(struct f8 a)
+{
+    return vgetq_lane_f32(a.lo, 0);
+}
+
+INLINE struct f8 f8_max(struct f8 a, struct f8 b)
+{
+    return (struct f8){vmaxq_f32(a.lo, b.lo), vmaxq_f32(a.hi, b.hi)};
+}
+
+/* The greatest lane. */
+INLINE float f8_top(struct f8 a)
+{
+    return vmaxvq_f32(vmaxq_f32(a.lo, a.hi));
+}
+
+/* Lane i is token j + i: those of tokens below lo and from hi on become -inf. */
+INLINE float32x4_t rn_v_in_range(float32x4_t x, uint32_t j, uint32_t lo, uint32_t hi)
+{
+    static const uint32_t lane[4] = {0, 1, 2, 3};
+    const uint32x4_t token = vaddq_u32(vld1q_u32(lane), vdupq_n_u32(j));
+    const uint32x4_t seen = vandq_u32(vcgeq_u32(token, vdupq_n_u32(lo)), vcltq_u32(token, vdupq_n_u32(hi)));
+    return vbslq_f32(seen, x, vdupq_n_f32(-INFINITY));
+}
+
+INLINE struct f8 f8_in_range(struct f8 a, uint32_t j, uint32_t lo, uint32_t hi)
+{
+    return (struct f8){rn_v_in_range(a.lo, j, lo, hi), rn_v_in_range(a.hi, j + 4, lo, hi)};
 }
 
 /* The first n of 4 values at p, n < 4; zeros behind them. */
@@ -100,7 +143,7 @@ INLINE struct f8 f8_exp(struct f8 x)
 }
 
 /* rn_lane_sum: 8 lanes and the 8 above them. */
-INLINE float rn_v_lane_sum(struct f8 lanes0, struct f8 lanes8)
+INLINE float f8_lane_sum(struct f8 lanes0, struct f8 lanes8)
 {
     const struct f8 s8 = f8_add(lanes0, lanes8);
     const float32x4_t s4 = vaddq_f32(s8.lo, s8.hi);
