@@ -17,8 +17,6 @@
 #include "runtime/cpu/attend_block_internal.h"
 #include "runtime/cpu/avx512vnni/vmath_internal.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 #define SLICE 4   /* registers of V's dimensions held at once, 64 dimensions */
 #define BLOCK_V 6 /* queries per pass over V: 24 sums, 4 V registers, 1 weight */
 

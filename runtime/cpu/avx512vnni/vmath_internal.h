@@ -7,6 +7,8 @@
 
 #include "runtime/tensor/fmath.h"
 
+#define INLINE static inline __attribute__((always_inline))
+
 /* Mask of the first n of 16 lanes; n may be larger than 16. */
 static inline __mmask16 rn_v_first(uint32_t n)
 {
