@@ -1,52 +1,13 @@
-/* Activations to int8, and keys and values into their pages, with AVX2: the bits of plain C. Thread: any; pure. */
+/* Activations to int8, and keys and values into their pages, with AVX2. */
 #include "runtime/cpu/rows_internal.h"
 
-#include <string.h>
-
 #include "runtime/cpu/avx2/quant_internal.h"
-#include "runtime/tensor/backend.h"
 
-#define TILE 16 /* tokens per tile of K */
-
-void rn_quant_act_avx2(const float *x, const struct rn_acts *a, uint32_t m)
+#define LANES 8
+INLINE void store_f16(uint16_t *half, const float *x)
 {
-    const size_t mb = a->mb;
-    size_t at = (size_t)(m / a->mb) * a->n_groups * mb + m % a->mb;
-    for (uint32_t g = 0; g < a->n_groups; g++, x += RN_GROUP, at += mb) {
-        a->d[at] = rn_v_quant_act(x, a->q + at * RN_GROUP, &a->sum[at]);
-        a->sd[at] = (float)(a->sum[at].half[0] + a->sum[at].half[1]) * a->d[at];
-    }
+    _mm_storeu_si128((void *)half, _mm256_cvtps_ph(_mm256_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
 }
 
-void rn_kv_write_f16_avx2(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot)
-{
-    uint16_t *kt = (uint16_t *)(void *)kpart + (size_t)(slot / TILE) * TILE * head_dim + slot % TILE;
-    uint16_t *vt = (uint16_t *)(void *)vpart + (size_t)slot * head_dim;
-    for (uint32_t d = 0; d < head_dim; d += 8) {
-        uint16_t half[8];
-        _mm_storeu_si128((void *)half, _mm256_cvtps_ph(_mm256_loadu_ps(k + d), _MM_FROUND_TO_NEAREST_INT));
-        for (uint32_t i = 0; i < 8; i++) {
-            kt[(size_t)(d + i) * TILE] = half[i];
-        }
-        _mm_storeu_si128((void *)(vt + d), _mm256_cvtps_ph(_mm256_loadu_ps(v + d), _MM_FROUND_TO_NEAREST_INT));
-    }
-}
-
-void rn_kv_write_q8_0_avx2(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot)
-{
-    uint32_t n_groups = head_dim / RN_GROUP;
-    uint8_t *tile = kpart + (size_t)(slot / TILE) * TILE * (head_dim + n_groups * sizeof(uint16_t));
-    uint16_t *kd = (uint16_t *)(void *)(tile + (size_t)TILE * head_dim);
-    int8_t *vq = (int8_t *)vpart + (size_t)slot * head_dim;
-    uint16_t *vd = (uint16_t *)(void *)(vpart + (size_t)RN_PAGE_TOKENS * head_dim) + (size_t)slot * n_groups;
-    for (uint32_t g = 0; g < n_groups; g++) {
-        int8_t q[RN_GROUP];
-        kd[g * TILE + slot % TILE] = rn_v_quant_kv(k + g * RN_GROUP, q);
-        __m256i biased = _mm256_xor_si256(_mm256_loadu_si256((const void *)q), _mm256_set1_epi8((char)0x80)); // q + 128
-        _mm256_storeu_si256((void *)q, biased);
-        for (uint32_t t = 0; t < RN_GROUP / 4; t++) {
-            memcpy(tile + ((size_t)g * RN_GROUP / 4 + t) * TILE * 4 + slot % TILE * 4, q + 4 * t, 4);
-        }
-        vd[g] = rn_v_quant_kv(v + g * RN_GROUP, vq + g * RN_GROUP);
-    }
-}
+#define ROW avx2
+#include "runtime/cpu/quant_tmpl.h"

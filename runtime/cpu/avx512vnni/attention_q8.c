@@ -45,23 +45,6 @@ static struct q8_scratch q8_scratch(const struct rn_attn_args *args)
     return s;
 }
 
-/* rn_quant_act. */
-static float quant_act(const float *x, int8_t *q, int32_t *ret_sum)
-{
-    __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
-    float amax = rn_v_group_max(x0, x1);
-    if (amax < 0x1p-100f) {
-        memset(q, 0, RN_GROUP);
-        *ret_sum = 0;
-        return 0.0f;
-    }
-    __m512 inv = _mm512_set1_ps(127.0f / amax);
-    __m512i q0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, inv)), q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, inv));
-    rn_v_store_i8(q, q0, q1);
-    *ret_sum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
-    return amax / 127.0f;
-}
-
 static void prepare_q8(const struct rn_attn_args *args, const struct q8_scratch *s)
 {
     uint32_t n_groups = args->head_dim / RN_GROUP;
@@ -70,10 +53,10 @@ static void prepare_q8(const struct rn_attn_args *args, const struct q8_scratch 
             continue;
         }
         for (uint32_t g = 0; g < n_groups; g++) {
-            int32_t sum;
+            struct rn_act_sum sum;
             uint32_t at = i * n_groups + g;
-            s->d[at] = quant_act(args->q[i] + (size_t)g * RN_GROUP, s->q + (size_t)at * RN_GROUP, &sum);
-            s->bias[at] = -128 * sum;
+            s->d[at] = rn_v_quant_act(args->q[i] + (size_t)g * RN_GROUP, s->q + (size_t)at * RN_GROUP, &sum);
+            s->bias[at] = -128 * (sum.half[0] + sum.half[1]);
         }
     }
     for (uint32_t t = 0; t < TILE; t++) {

@@ -1,56 +1,13 @@
-/* Activations to int8, and keys and values into their pages, with NEON: the bits of plain C. Thread: any; pure. */
+/* Activations to int8, and keys and values into their pages, with NEON. */
 #include "runtime/cpu/rows_internal.h"
 
 #include "runtime/cpu/neon_dotprod/quant_internal.h"
-#include "runtime/tensor/backend.h"
 
-#define TILE 16 /* tokens per tile of K */
-
-void rn_quant_act_neon_dotprod(const float *x, const struct rn_acts *a, uint32_t m)
+#define LANES 8
+INLINE void store_f16(uint16_t *half, const float *x)
 {
-    const size_t mb = a->mb;
-    size_t at = (size_t)(m / a->mb) * a->n_groups * mb + m % a->mb;
-    for (uint32_t g = 0; g < a->n_groups; g++, x += RN_GROUP, at += mb) {
-        a->d[at] = rn_v_quant_act(x, a->q + at * RN_GROUP, &a->sum[at]);
-        a->sd[at] = (float)(a->sum[at].half[0] + a->sum[at].half[1]) * a->d[at];
-    }
+    vst1q_u16(half, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(vld1q_f32(x)), vld1q_f32(x + 4))));
 }
 
-static uint16x8_t to_f16(const float *x)
-{
-    return vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(vld1q_f32(x)), vld1q_f32(x + 4)));
-}
-
-void rn_kv_write_f16_neon_dotprod(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot)
-{
-    uint16_t *kt = (uint16_t *)(void *)kpart + (size_t)(slot / TILE) * TILE * head_dim + slot % TILE;
-    uint16_t *vt = (uint16_t *)(void *)vpart + (size_t)slot * head_dim;
-    for (uint32_t d = 0; d < head_dim; d += 8) {
-        uint16_t half[8];
-        vst1q_u16(half, to_f16(k + d));
-        for (uint32_t i = 0; i < 8; i++) {
-            kt[(size_t)(d + i) * TILE] = half[i];
-        }
-        vst1q_u16(vt + d, to_f16(v + d));
-    }
-}
-
-void rn_kv_write_q8_0_neon_dotprod(const float *k, const float *v, uint32_t head_dim, uint8_t *kpart, uint8_t *vpart, uint32_t slot)
-{
-    uint32_t n_groups = head_dim / RN_GROUP;
-    uint8_t *tile = kpart + (size_t)(slot / TILE) * TILE * (head_dim + n_groups * sizeof(uint16_t));
-    uint16_t *kd = (uint16_t *)(void *)(tile + (size_t)TILE * head_dim);
-    int8_t *vq = (int8_t *)vpart + (size_t)slot * head_dim;
-    uint16_t *vd = (uint16_t *)(void *)(vpart + (size_t)RN_PAGE_TOKENS * head_dim) + (size_t)slot * n_groups;
-    for (uint32_t g = 0; g < n_groups; g++) {
-        int8_t q[RN_GROUP];
-        kd[g * TILE + slot % TILE] = rn_v_quant_kv(k + g * RN_GROUP, q);
-        for (uint32_t i = 0; i < RN_GROUP; i += 16) {
-            vst1q_s8(q + i, veorq_s8(vld1q_s8(q + i), vdupq_n_s8((int8_t)0x80))); // q + 128
-        }
-        for (uint32_t t = 0; t < RN_GROUP / 4; t++) {
-            memcpy(tile + ((size_t)g * RN_GROUP / 4 + t) * TILE * 4 + slot % TILE * 4, q + 4 * t, 4);
-        }
-        vd[g] = rn_v_quant_kv(v + g * RN_GROUP, vq + g * RN_GROUP);
-    }
-}
+#define ROW neon_dotprod
+#include "runtime/cpu/quant_tmpl.h"
