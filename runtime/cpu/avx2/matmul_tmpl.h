@@ -1,9 +1,6 @@
 /* Matrix products of one weight format in 256-bit registers; included once per format by matmul_formats_tmpl.h, with
  *   ROW      suffix of the function names: avx2, avxvnni (and RN_DOT_VNNI, see dot_tmpl.h)
- *   FMT      suffix of the function names: q4_0
- *   BITS     of a code: 4, 5, 6 or 8 (planes: repack.h)
- *   SCALES   what a group's scales are: SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K (K types with a minimum) or
- *            SCALES_K6 (Q6_K: one per half of the group, which multiplies inside the integer sum)
+ *   FMT, BITS, SCALES: matmul_block_internal.h
  *   MAX      greatest unsigned operand: a code, or a value of the table plus OFFSET
  *   OFFSET   what the unsigned operand has too much
  *   VALUES   optional, if codes stand for values of a table: the values plus OFFSET, 16 bytes
@@ -15,25 +12,12 @@
 
 #include "runtime/cpu/avx2/dot_tmpl.h"
 #include "runtime/cpu/avx2/scales_internal.h"
-
-#define CONCAT3(a, b, c) a##_##b##_##c
-#define NAME_(op, fmt, row) CONCAT3(op, fmt, row)
-#define NAME(op) NAME_(op, FMT, ROW)
-
-#define HAS_MIN (SCALES == SCALES_F16_MIN || SCALES == SCALES_K)
-#define HALVES (SCALES == SCALES_K6)
-#define CODE_BYTES (BITS * 64)
-#define SCALE_BYTES (SCALES == SCALES_F16_MIN ? 64 : SCALES == SCALES_E8M0 ? 16 : 32)
-#define GROUP_BYTES (CODE_BYTES + SCALE_BYTES)
-#define SUPER_BYTES (SCALES == SCALES_K ? 64 : SCALES == SCALES_K6 ? 32 : 0) // in front of every 8 groups
-#define BLOCK_BYTES(n_groups) ((size_t)(n_groups) * GROUP_BYTES + (size_t)(n_groups) / 8 * SUPER_BYTES)
+#include "runtime/cpu/matmul_block_internal.h"
 
 // Bytes that weights are fetched ahead of their use, as in the 512-bit rows. 8 groups of a K type are 2.3 to 3.3 KB, and the place of the
 // common scales is then the same.
 #define AHEAD (SUPER_BYTES ? 8 * GROUP_BYTES + SUPER_BYTES : 2304)
 #define AHEAD_GROUPS (SUPER_BYTES ? 8 : AHEAD / GROUP_BYTES)
-// Row blocks that stay in the second-level cache while all tokens pass.
-#define KEEP 4
 
 /* What one side of a group gives to every token. */
 struct NAME(side) {
@@ -204,42 +188,4 @@ void NAME(rn_mm1)(const struct rn_mm_args *args, uint32_t block0, uint32_t block
     }
 }
 
-void NAME(rn_mmf)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
-{
-    for (uint32_t b = block0; b < block1; b++) {
-        NAME(tile)(args, b, 0, args->a->n_tok);
-    }
-}
-
-void NAME(rn_mmn)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
-{
-    uint32_t n_tok = args->a->n_tok;
-    for (uint32_t b0 = block0; b0 < block1; b0 += KEEP) {
-        uint32_t b1 = block1 - b0 < KEEP ? block1 : b0 + KEEP;
-        for (uint32_t m = 0; m < n_tok; m += 16) {
-            for (uint32_t b = b0; b < b1; b++) {
-                NAME(tile)(args, b, m / 16, n_tok - m < 16 ? n_tok - m : 16);
-            }
-        }
-    }
-}
-
-#undef CONCAT3
-#undef NAME_
-#undef NAME
-#undef HAS_MIN
-#undef HALVES
-#undef CODE_BYTES
-#undef SCALE_BYTES
-#undef GROUP_BYTES
-#undef SUPER_BYTES
-#undef BLOCK_BYTES
-#undef AHEAD
-#undef AHEAD_GROUPS
-#undef KEEP
-#undef FMT
-#undef BITS
-#undef SCALES
-#undef MAX
-#undef OFFSET
-#undef VALUES
+#include "runtime/cpu/matmul_walk_tmpl.h"

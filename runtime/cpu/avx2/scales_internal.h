@@ -2,8 +2,7 @@
 #pragma once
 
 #include "runtime/cpu/avx2/vmath_internal.h"
-
-enum { SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K, SCALES_K6 };
+#include "runtime/cpu/matmul_block_internal.h"
 
 /* Scales of 8 rows; what a format does not have is not read. */
 struct scales {

@@ -1,4 +1,5 @@
 /* Matrix products of IQ4_NL weights: rn_iq4_nl_values plus 128. */
+#define ROW avx512vnni
 #define FMT iq4_nl
 #define BITS 4
 #define SCALES SCALES_F16

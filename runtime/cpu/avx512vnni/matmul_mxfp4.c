@@ -1,4 +1,5 @@
 /* Matrix products of MXFP4 weights: rn_mxfp4_values plus 12. */
+#define ROW avx512vnni
 #define FMT mxfp4
 #define BITS 4
 #define SCALES SCALES_E8M0

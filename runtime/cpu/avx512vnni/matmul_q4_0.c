@@ -1,4 +1,5 @@
 /* Matrix products of Q4_0 weights. */
+#define ROW avx512vnni
 #define FMT q4_0
 #define BITS 4
 #define SCALES SCALES_F16

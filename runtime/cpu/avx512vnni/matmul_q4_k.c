@@ -1,4 +1,5 @@
 /* Matrix products of Q4_K weights. */
+#define ROW avx512vnni
 #define FMT q4_k
 #define BITS 4
 #define SCALES SCALES_K

@@ -1,4 +1,5 @@
 /* Matrix products of Q5_1 weights. */
+#define ROW avx512vnni
 #define FMT q5_1
 #define BITS 5
 #define SCALES SCALES_F16_MIN

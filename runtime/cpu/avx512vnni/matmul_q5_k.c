@@ -1,4 +1,5 @@
 /* Matrix products of Q5_K weights. */
+#define ROW avx512vnni
 #define FMT q5_k
 #define BITS 5
 #define SCALES SCALES_K

@@ -1,4 +1,5 @@
 /* Matrix products of Q6_K weights. */
+#define ROW avx512vnni
 #define FMT q6_k
 #define BITS 6
 #define SCALES SCALES_K6

@@ -1,33 +1,16 @@
 /* Matrix products of one weight format for AVX-512 VNNI; included once per format, with
- *   FMT      suffix of the function names: q4_0
- *   BITS     of a code: 4, 5, 6 or 8 (planes: repack.h)
- *   SCALES   what a group's scales are: SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K (K types with a minimum) or
- *            SCALES_K6 (Q6_K: one per half of the group, which multiplies inside the integer sum)
+ *   ROW      avx512vnni
+ *   FMT, BITS, SCALES: matmul_block_internal.h
  *   VALUES   if codes stand for values of a table: the values plus OFFSET, 16 bytes
  *   OFFSET   what the unsigned operand has too much: the integer sums start at -OFFSET * sum(q_x), which costs nothing
  *
  * One tile is 16 rows x 1..16 tokens: 8 registers hold the group's 32 columns of 16 rows, 16 hold the tokens' float sums, and each
  * vpdpbusd takes its 4 activations by a broadcast embedded in the instruction. Compilers emit a broadcast load of its own for that,
  * which costs a third of the speed (330 instead of 450 to 475 GMAC/s on two cores), hence the line of assembly. */
-#include <immintrin.h>
-
 #include "runtime/cpu/rows_internal.h"
 
-#define CONCAT3(a, b, c) a##_##b##_##c
-#define NAME_(op, fmt) CONCAT3(rn_##op, fmt, avx512vnni)
-#define NAME(op) NAME_(op, FMT)
-
-#define INLINE static inline __attribute__((always_inline))
-
-enum { SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K, SCALES_K6 };
-
-#define HAS_MIN (SCALES == SCALES_F16_MIN || SCALES == SCALES_K)
-#define HALVES (SCALES == SCALES_K6)
-#define CODE_BYTES (BITS * 64)
-#define SCALE_BYTES (SCALES == SCALES_F16_MIN ? 64 : SCALES == SCALES_E8M0 ? 16 : 32)
-#define GROUP_BYTES (CODE_BYTES + SCALE_BYTES)
-#define SUPER_BYTES (SCALES == SCALES_K ? 64 : SCALES == SCALES_K6 ? 32 : 0) // in front of every 8 groups
-#define BLOCK_BYTES(n_groups) ((size_t)(n_groups) * GROUP_BYTES + (size_t)(n_groups) / 8 * SUPER_BYTES)
+#include "runtime/cpu/avx512vnni/vmath_internal.h"
+#include "runtime/cpu/matmul_block_internal.h"
 
 // Bytes that weights are fetched ahead of their use: 1.7 to 2.6 KB were equally good, less was slower. 8 groups of a K type are 2.3 to
 // 3.3 KB, and the place of the common scales is then the same.
@@ -279,7 +262,7 @@ INLINE void rows_one_token(const int n, const struct rn_mm_args *args, uint32_t 
     }
 }
 
-void NAME(mm1)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
+void NAME(rn_mm1)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
 {
     // Each stream runs through one half of the range, so that what is fetched ahead of it is what it reads next. At the end the second
     // stream fetches the start of the range behind this one, and the first stream the middle of that, if it is as long as this.
@@ -293,27 +276,9 @@ void NAME(mm1)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
     }
 }
 
-void NAME(mmf)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
+INLINE void NAME(tile)(const struct rn_mm_args *args, uint32_t block, uint32_t tb, uint32_t n)
 {
-    tile_fn fn = tiles[args->a->n_tok];
-    for (uint32_t b = block0; b < block1; b++) {
-        fn(args, b, 0);
-    }
+    tiles[n](args, block, tb);
 }
 
-// Row blocks that stay in the second-level cache while all tokens pass.
-#define KEEP 4
-
-void NAME(mmn)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
-{
-    uint32_t n_tok = args->a->n_tok;
-    for (uint32_t b0 = block0; b0 < block1; b0 += KEEP) {
-        uint32_t b1 = block1 - b0 < KEEP ? block1 : b0 + KEEP;
-        for (uint32_t m = 0; m < n_tok; m += 16) {
-            tile_fn fn = tiles[n_tok - m < 16 ? n_tok - m : 16];
-            for (uint32_t b = b0; b < b1; b++) {
-                fn(args, b, m / 16);
-            }
-        }
-    }
-}
+#include "runtime/cpu/matmul_walk_tmpl.h"

@@ -1,10 +1,7 @@
 /* Matrix products of one weight format in NEON registers; included once per format by matmul_formats_tmpl.h, with
  *   ROW      suffix of the function names: neon_dotprod, neon_i8mm
  *   RN_MMLA  0: dot products of one token (sdot), 1: 2 x 8 by 8 x 2 matrix products of two tokens (smmla)
- *   FMT      suffix of the function names: q4_0
- *   BITS     of a code: 4, 5, 6 or 8 (planes: repack.h)
- *   SCALES   what a group's scales are: SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K (K types with a minimum) or
- *            SCALES_K6 (Q6_K: one per half of the group, which multiplies inside the integer sum)
+ *   FMT, BITS, SCALES: matmul_block_internal.h
  *   OFFSET   what a code has too much; taken off the sums. Codes of 6 bits and less are int8 as they are; those of 8 bits lose their
  *            offset when they are loaded
  *   VALUES   optional, if codes stand for values of a table: its 16 bytes
@@ -14,25 +11,12 @@
  * unpacked once for all tokens. Thread: any; pure. */
 #include "runtime/cpu/rows_internal.h"
 
+#include "runtime/cpu/matmul_block_internal.h"
 #include "runtime/cpu/neon_dotprod/scales_internal.h"
 #include "runtime/tensor/dtype.h"
 
-#define CONCAT3(a, b, c) a##_##b##_##c
-#define NAME_(op, fmt, row) CONCAT3(op, fmt, row)
-#define NAME(op) NAME_(op, FMT, ROW)
-
-#define HAS_MIN (SCALES == SCALES_F16_MIN || SCALES == SCALES_K)
-#define HALVES (SCALES == SCALES_K6)
-#define CODE_BYTES (BITS * 64)
-#define SCALE_BYTES (SCALES == SCALES_F16_MIN ? 64 : SCALES == SCALES_E8M0 ? 16 : 32)
-#define GROUP_BYTES (CODE_BYTES + SCALE_BYTES)
-#define SUPER_BYTES (SCALES == SCALES_K ? 64 : SCALES == SCALES_K6 ? 32 : 0) // in front of every 8 groups
-#define BLOCK_BYTES(n_groups) ((size_t)(n_groups) * GROUP_BYTES + (size_t)(n_groups) / 8 * SUPER_BYTES)
-
 // Bytes that weights are fetched ahead of their use.
 #define AHEAD 2048
-// Row blocks that stay in the second-level cache while all tokens pass.
-#define KEEP 4
 
 /* What one side of a group gives to every token. */
 struct NAME(side) {
@@ -213,40 +197,4 @@ void NAME(rn_mm1)(const struct rn_mm_args *args, uint32_t block0, uint32_t block
 }
 #endif
 
-void NAME(rn_mmf)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
-{
-    for (uint32_t b = block0; b < block1; b++) {
-        NAME(tile)(args, b, 0, args->a->n_tok);
-    }
-}
-
-void NAME(rn_mmn)(const struct rn_mm_args *args, uint32_t block0, uint32_t block1)
-{
-    uint32_t n_tok = args->a->n_tok;
-    for (uint32_t b0 = block0; b0 < block1; b0 += KEEP) {
-        uint32_t b1 = block1 - b0 < KEEP ? block1 : b0 + KEEP;
-        for (uint32_t m = 0; m < n_tok; m += 16) {
-            for (uint32_t b = b0; b < b1; b++) {
-                NAME(tile)(args, b, m / 16, n_tok - m < 16 ? n_tok - m : 16);
-            }
-        }
-    }
-}
-
-#undef CONCAT3
-#undef NAME_
-#undef NAME
-#undef HAS_MIN
-#undef HALVES
-#undef CODE_BYTES
-#undef SCALE_BYTES
-#undef GROUP_BYTES
-#undef SUPER_BYTES
-#undef BLOCK_BYTES
-#undef AHEAD
-#undef KEEP
-#undef FMT
-#undef BITS
-#undef SCALES
-#undef OFFSET
-#undef VALUES
+#include "runtime/cpu/matmul_walk_tmpl.h"

@@ -1,9 +1,8 @@
 /* Scales of repacked weights (repack.h), 4 rows at a time. Thread: any; pure. */
 #pragma once
 
+#include "runtime/cpu/matmul_block_internal.h"
 #include "runtime/cpu/neon_dotprod/vmath_internal.h"
-
-enum { SCALES_F16, SCALES_F16_MIN, SCALES_E8M0, SCALES_K, SCALES_K6 };
 
 /* Scales of 4 rows; what a format does not have is not read. */
 struct scales {
