@@ -1,75 +1,12 @@
 /* Vector kernels with AVX2: the bits of plain/vector.c. Thread: any; pure. */
 #include "runtime/cpu/rows_internal.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "runtime/cpu/avx2/vmath_internal.h"
 
-/* Adds the squares of the first `left` of 8 elements at p; the other lanes add +0 to what is never -0. */
-static inline __m256 add_squares(__m256 lanes, const float *p, uint32_t left)
-{
-    __m256 v = _mm256_maskload_ps(p, rn_v_first(left));
-    return _mm256_fmadd_ps(v, v, lanes);
-}
-
-void rn_norm_avx2(const float *x, const float *w, float eps, uint32_t n, float *out)
-{
-    __m256 lanes0 = _mm256_setzero_ps(), lanes8 = lanes0;
-    uint32_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + i + 8);
-        lanes0 = _mm256_fmadd_ps(a, a, lanes0);
-        lanes8 = _mm256_fmadd_ps(b, b, lanes8);
-    }
-    if (i < n) {
-        lanes0 = add_squares(lanes0, x + i, n - i);
-    }
-    if (i + 8 < n) {
-        lanes8 = add_squares(lanes8, x + i + 8, n - i - 8);
-    }
-    float scale = 1.0f / sqrtf(rn_v_lane_sum(lanes0, lanes8) / (float)n + eps);
-    __m256 r = _mm256_set1_ps(scale);
-    for (i = 0; i < n; i += 8) {
-        __m256i m = rn_v_first(n - i);
-        __m256 v = _mm256_mul_ps(_mm256_maskload_ps(x + i, m), r);
-        _mm256_maskstore_ps(out + i, m, _mm256_mul_ps(v, _mm256_maskload_ps(w + i, m)));
-    }
-}
-
-void rn_add_avx2(float *x, const float *y, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i += 8) {
-        __m256i m = rn_v_first(n - i);
-        _mm256_maskstore_ps(x + i, m, _mm256_add_ps(_mm256_maskload_ps(x + i, m), _mm256_maskload_ps(y + i, m)));
-    }
-}
-
-/* x / (1 + exp(-u)). */
-static inline __m256 sigmoid_times(__m256 x, __m256 u)
-{
-    return _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0f), rn_v_exp(_mm256_xor_ps(u, _mm256_set1_ps(-0.0f)))));
-}
-
-void rn_silu_mul_avx2(const float *gate, const float *up, float *out, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i += 8) {
-        __m256i m = rn_v_first(n - i);
-        __m256 x = _mm256_maskload_ps(gate + i, m);
-        _mm256_maskstore_ps(out + i, m, _mm256_mul_ps(sigmoid_times(x, x), _mm256_maskload_ps(up + i, m)));
-    }
-}
-
-void rn_gelu_mul_avx2(const float *gate, const float *up, float *out, uint32_t n)
-{
-    const __m256 line = _mm256_set1_ps(RN_GELU_LINE), cube = _mm256_set1_ps(RN_GELU_CUBE);
-    for (uint32_t i = 0; i < n; i += 8) {
-        __m256i m = rn_v_first(n - i);
-        __m256 x = _mm256_maskload_ps(gate + i, m);
-        __m256 u = _mm256_mul_ps(x, _mm256_fmadd_ps(cube, _mm256_mul_ps(x, x), line));
-        _mm256_maskstore_ps(out + i, m, _mm256_mul_ps(sigmoid_times(x, u), _mm256_maskload_ps(up + i, m)));
-    }
-}
+#define ROW avx2
+#include "runtime/cpu/f8/vector_tmpl.h"
 
 /* Pairs (i, i + half). */
 static void rope_split(const float *x, const float *cs, uint32_t half, float *out)

@@ -88,6 +88,17 @@ INLINE void f8_store(float *p, struct f8 a)
     _mm256_storeu_ps(p, a.v);
 }
 
+/* The first n values at p, zeros behind them; n may be larger than 8. */
+INLINE struct f8 f8_load_first(const float *p, uint32_t n)
+{
+    return (struct f8){_mm256_maskload_ps(p, rn_v_first(n))};
+}
+
+INLINE void f8_store_first(float *p, struct f8 a, uint32_t n)
+{
+    _mm256_maskstore_ps(p, rn_v_first(n), a.v);
+}
+
 INLINE float f8_first(struct f8 a)
 {
     return _mm256_cvtss_f32(a.v);
@@ -96,6 +107,21 @@ INLINE float f8_first(struct f8 a)
 INLINE struct f8 f8_add(struct f8 a, struct f8 b)
 {
     return (struct f8){_mm256_add_ps(a.v, b.v)};
+}
+
+INLINE struct f8 f8_mul(struct f8 a, struct f8 b)
+{
+    return (struct f8){_mm256_mul_ps(a.v, b.v)};
+}
+
+INLINE struct f8 f8_div(struct f8 a, struct f8 b)
+{
+    return (struct f8){_mm256_div_ps(a.v, b.v)};
+}
+
+INLINE struct f8 f8_neg(struct f8 a)
+{
+    return (struct f8){_mm256_xor_ps(a.v, _mm256_set1_ps(-0.0f))};
 }
 
 INLINE struct f8 f8_mul_n(struct f8 a, float b)

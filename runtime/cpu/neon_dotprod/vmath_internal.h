@@ -37,6 +37,21 @@ INLINE struct f8 f8_add(struct f8 a, struct f8 b)
     return (struct f8){vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)};
 }
 
+INLINE struct f8 f8_mul(struct f8 a, struct f8 b)
+{
+    return (struct f8){vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)};
+}
+
+INLINE struct f8 f8_div(struct f8 a, struct f8 b)
+{
+    return (struct f8){vdivq_f32(a.lo, b.lo), vdivq_f32(a.hi, b.hi)};
+}
+
+INLINE struct f8 f8_neg(struct f8 a)
+{
+    return (struct f8){vnegq_f32(a.lo), vnegq_f32(a.hi)};
+}
+
 INLINE struct f8 f8_mul_n(struct f8 a, float b)
 {
     return (struct f8){vmulq_n_f32(a.lo, b), vmulq_n_f32(a.hi, b)};
@@ -102,19 +117,19 @@ INLINE struct f8 f8_in_range(struct f8 a, uint32_t j, uint32_t lo, uint32_t hi)
     return (struct f8){rn_v_in_range(a.lo, j, lo, hi), rn_v_in_range(a.hi, j + 4, lo, hi)};
 }
 
-/* The first n of 4 values at p, n < 4; zeros behind them. */
-INLINE float32x4_t rn_v_load_first(const float *p, uint32_t n)
+/* The first n values at p, zeros behind them; n may be larger than 8. */
+INLINE struct f8 f8_load_first(const float *p, uint32_t n)
 {
-    float v[4] = {0};
-    memcpy(v, p, n * sizeof(*v));
-    return vld1q_f32(v);
+    float v[8] = {0};
+    memcpy(v, p, (n < 8 ? n : 8) * sizeof(*v));
+    return f8_load(v);
 }
 
-INLINE void rn_v_store_first(float *p, float32x4_t x, uint32_t n)
+INLINE void f8_store_first(float *p, struct f8 a, uint32_t n)
 {
-    float v[4];
-    vst1q_f32(v, x);
-    memcpy(p, v, n * sizeof(*v));
+    float v[8];
+    f8_store(v, a);
+    memcpy(p, v, (n < 8 ? n : 8) * sizeof(*v));
 }
 
 /* rn_expf of every lane. */
