@@ -22,7 +22,7 @@ INLINE void lane_pair(const float *const *q, const struct rn_attn_tiles *tiles, 
         __m512 ka[2], kb[2];
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < nt; h++) {
-            ka[h] = load_f16(tiles->k[h] + (size_t)d * TILE * 2);
+            ka[h] = rn_v_load_f16(tiles->k[h] + (size_t)d * TILE * 2);
             RN_FETCH_LINE(tiles->ahead[h] + (i * lines + d / 16) * RN_LINE);
         }
 #pragma GCC unroll 8
@@ -35,7 +35,7 @@ INLINE void lane_pair(const float *const *q, const struct rn_attn_tiles *tiles, 
         }
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < nt; h++) {
-            kb[h] = load_f16(tiles->k[h] + (size_t)(d + 8) * TILE * 2);
+            kb[h] = rn_v_load_f16(tiles->k[h] + (size_t)(d + 8) * TILE * 2);
         }
 #pragma GCC unroll 8
         for (uint32_t x = 0; x < n; x++) {
@@ -131,7 +131,7 @@ INLINE void add_values_f16(float *o, const float *p, const uint8_t *v, const uin
         __m512 val[SLICE];
 #pragma GCC unroll 4
         for (uint32_t z = 0; z < nz; z++) {
-            val[z] = load_f16(v + 32 * z);
+            val[z] = rn_v_load_f16(v + 32 * z);
             if (z % 2 == 0) {
                 RN_FETCH_LINE(ahead + 32 * z);
             }

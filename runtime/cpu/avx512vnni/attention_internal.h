@@ -43,11 +43,6 @@ INLINE struct rn_attn_tiles rn_attn_tiles_at(const struct rn_attn_args *args, co
     return t;
 }
 
-INLINE __m512 load_f16(const void *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256(p));
-}
-
 /* The tokens of the tile at j that query i sees. */
 INLINE __mmask16 seen(const struct rn_attn_args *args, uint32_t i, uint32_t j)
 {

@@ -105,7 +105,7 @@ INLINE void score_tiles_q8(const struct rn_attn_args *args, const struct rn_attn
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < nt; h++) {
             size_t at = scales + (size_t)g * TILE * sizeof(uint16_t);
-            __m512 dk = load_f16(tiles.k[h] + at);
+            __m512 dk = rn_v_load_f16(tiles.k[h] + at);
             RN_FETCH_LINE(tiles.ahead[h] + at);
 #pragma GCC unroll 8
             for (uint32_t x = 0; x < n; x++) {
@@ -189,7 +189,7 @@ INLINE void page_weights(const struct rn_attn_args *args, const uint8_t *next, c
     for (uint32_t j = j0 / TILE * TILE; j < j1; j += TILE) {
         size_t at = (size_t)(j % RN_PAGE_TOKENS) * n_groups;
         for (uint32_t t = 0; t < n_groups; t++, at += 16) {
-            __m512 d = load_f16(scales + at * sizeof(uint16_t));
+            __m512 d = rn_v_load_f16(scales + at * sizeof(uint16_t));
             RN_FETCH_LINE(ahead + at * sizeof(uint16_t));
             __m512i token = _mm512_loadu_si512(s->token + t * 16);
 #pragma GCC unroll 8

@@ -22,7 +22,7 @@ INLINE vec vec_load(const float *p)
 INLINE vec vec_weights(const enum rn_dtype type, const void *w, size_t at)
 {
     if (type == RN_DTYPE_F16) {
-        return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)((const uint16_t *)w + at)));
+        return rn_v_load_f16((const uint16_t *)w + at);
     }
     if (type == RN_DTYPE_BF16) {
         const __m256i v = _mm256_loadu_si256((const void *)((const uint16_t *)w + at));

@@ -9,7 +9,7 @@
  * which costs a third of the speed (330 instead of 450 to 475 GMAC/s on two cores), hence the line of assembly. */
 #include "runtime/cpu/rows_internal.h"
 
-#include "runtime/cpu/avx512vnni/vmath_internal.h"
+#include "runtime/cpu/avx512vnni/scales_internal.h"
 #include "runtime/cpu/matmul_block_internal.h"
 
 // Bytes that weights are fetched ahead of their use: 1.7 to 2.6 KB were equally good, less was slower. 8 groups of a K type are 2.3 to
@@ -67,51 +67,6 @@ INLINE struct codes load_codes(const uint8_t *w)
     return ret;
 }
 #endif
-
-INLINE __m512 load_f16(const uint8_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
-
-INLINE __m512i load_u8(const uint8_t *p)
-{
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-}
-
-INLINE __m512 load_s8(const uint8_t *p)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
-}
-
-/* Scales of 16 rows; what a format does not have is not read. */
-struct scales {
-    __m512 d, min; // of the whole group; the minimum of SCALES_K is subtracted
-    __m512 sub[2]; // HALVES
-};
-
-/* s: behind the group's codes; super: the common scales of its 8 groups. */
-INLINE struct scales load_scales(const uint8_t *s, const uint8_t *super)
-{
-    struct scales ret;
-    ret.d = ret.min = ret.sub[0] = ret.sub[1] = _mm512_setzero_ps();
-    if (SCALES == SCALES_F16 || SCALES == SCALES_F16_MIN) {
-        ret.d = load_f16(s);
-        ret.min = HAS_MIN ? load_f16(s + 32) : ret.min;
-    } else if (SCALES == SCALES_E8M0) { // 2^(e - 128): the exponent's bits, or a subnormal for e < 2
-        const __m512i e = load_u8(s);
-        const __m512i bits = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
-        const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
-        ret.d = _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2)), small));
-    } else if (SCALES == SCALES_K) {
-        ret.d = _mm512_mul_ps(load_f16(super), _mm512_cvtepi32_ps(load_u8(s)));
-        ret.min = _mm512_mul_ps(load_f16(super + 32), _mm512_cvtepi32_ps(load_u8(s + 16)));
-    } else {
-        ret.d = load_f16(super);
-        ret.sub[0] = load_s8(s);
-        ret.sub[1] = load_s8(s + 16);
-    }
-    return ret;
-}
 
 INLINE void fetch(const uint8_t *w)
 {
@@ -185,7 +140,7 @@ INLINE void tile(const int n, const struct rn_mm_args *args, uint32_t block, uin
             }
         }
         const struct codes c = load_codes(w);
-        const struct scales s = load_scales(w + CODE_BYTES, super);
+        const struct scales s = load_scales(SCALES, w + CODE_BYTES, super, 0);
 #define TOKEN(m)                                                                                                                           \
     if (m < n) {                                                                                                                           \
         acc##m = group_token(c, s, q + (m)*32, OFFSET ? start0[m] : 0, HALVES ? start1[m] : 0, dx[m], sd[m], acc##m);                      \
@@ -250,10 +205,12 @@ INLINE void rows_one_token(const int n, const struct rn_mm_args *args, uint32_t 
             _mm_prefetch((const char *)super1 + AHEAD, _MM_HINT_T0);
         }
         fetch(w0 + ahead);
-        acc0 = group_token(load_codes(w0), load_scales(w0 + CODE_BYTES, super0), q, start0, start1, a->d[g], a->sd[g], acc0);
+        const struct scales s0 = load_scales(SCALES, w0 + CODE_BYTES, super0, 0);
+        acc0 = group_token(load_codes(w0), s0, q, start0, start1, a->d[g], a->sd[g], acc0);
         if (n == 2) {
             fetch(w1 + AHEAD);
-            acc1 = group_token(load_codes(w1), load_scales(w1 + CODE_BYTES, super1), q, start0, start1, a->d[g], a->sd[g], acc1);
+            const struct scales s1 = load_scales(SCALES, w1 + CODE_BYTES, super1, 0);
+            acc1 = group_token(load_codes(w1), s1, q, start0, start1, a->d[g], a->sd[g], acc1);
         }
     }
     _mm512_storeu_ps(args->y + (size_t)block * 16, acc0);

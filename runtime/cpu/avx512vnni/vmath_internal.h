@@ -16,6 +16,11 @@ static inline __mmask16 rn_v_first(uint32_t n)
     return (__mmask16)mask;
 }
 
+static inline __m512 rn_v_load_f16(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
 /* rn_expf of every lane. */
 static inline __m512 rn_v_exp(__m512 x)
 {
