@@ -104,9 +104,7 @@ INLINE void matmul(const enum rn_dtype type, const struct rn_mmf_args *args, uin
     }
 }
 
-#define CONCAT(a, b) a##_##b
-#define NAME_(name, row) CONCAT(name, row)
-#define NAME(name) NAME_(name, ROW)
+#define NAME(name) RN_ROW_NAME(name, ROW)
 
 void NAME(rn_mm_f16)(const struct rn_mmf_args *args, uint32_t row0, uint32_t row1)
 {

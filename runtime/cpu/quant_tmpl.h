@@ -10,9 +10,7 @@
 #include "runtime/tensor/backend.h"
 #include "runtime/tensor/quant.h"
 
-#define CONCAT(a, b) a##_##b
-#define NAME_(name, row) CONCAT(name, row)
-#define NAME(name) NAME_(name, ROW)
+#define NAME(name) RN_ROW_NAME(name, ROW)
 
 #define TILE 16 /* tokens per tile of K */
 

@@ -1,4 +1,5 @@
-/* Prototypes of all kernel rows, for table.c only. A row's function is named rn_<op>_<row>: rn_mm1_q4_0_c, rn_norm_avx512vnni.
+/* Prototypes of all kernel rows, for table.c and the files that define them. A row's function is named rn_<op>_<row>: rn_mm1_q4_0_c,
+ * rn_norm_avx512vnni.
  *
  * One static library per instruction set defines its rows; RN_CPU_HAVE_AVX512VNNI and its like say that this build contains that library.
  * avxvnni has only what 8-bit dot products make faster than avx2, and neon_i8mm only what 8-bit matrix products make faster than
@@ -7,6 +8,10 @@
 #pragma once
 
 #include "runtime/cpu/kernels.h"
+
+/* The function of a row, for templates whose row is a macro. */
+#define RN_ROW_NAME_2(name, row) name##_##row
+#define RN_ROW_NAME(name, row) RN_ROW_NAME_2(name, row)
 
 // clang-format off
 #define RN_CPU_DECLARE_QUANT(name, row)                                                                                                    \

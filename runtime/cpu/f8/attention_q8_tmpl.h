@@ -6,9 +6,7 @@
  * The bits are those of plain/attention.c. The plan: attention_score_tmpl.h. Thread: any; pure. */
 #include "runtime/cpu/fetch_internal.h"
 
-#define CONCAT(a, b) a##_##b
-#define NAME_(name, row) CONCAT(name, row)
-#define NAME(name) NAME_(name, ROW)
+#define NAME(name) RN_ROW_NAME(name, ROW)
 
 /* Parts of the scratch after the scores; 5 of 32 head_dim floats, then VALUE_SCALES. */
 struct scratch {

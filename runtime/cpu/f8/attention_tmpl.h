@@ -5,9 +5,7 @@
 #include "runtime/cpu/fetch_internal.h"
 #include "runtime/tensor/quant.h"
 
-#define CONCAT(a, b) a##_##b
-#define NAME_(name, row) CONCAT(name, row)
-#define NAME(name) NAME_(name, ROW)
+#define NAME(name) RN_ROW_NAME(name, ROW)
 
 #define BLOCK_V 3 /* queries per pass over V: 12 sums, 3 weights, 1 register of values of 256 bits; twice the sums and values of 128 bits */
 #define SLICE 4   /* times 8 of V's dimensions held at once: a group of q8_0 */

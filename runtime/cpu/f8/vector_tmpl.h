@@ -4,9 +4,7 @@
  * any; pure. */
 #include <math.h>
 
-#define CONCAT(a, b) a##_##b
-#define NAME_(name, row) CONCAT(name, row)
-#define NAME(name) NAME_(name, ROW)
+#define NAME(name) RN_ROW_NAME(name, ROW)
 
 void NAME(rn_norm)(const float *x, const float *w, float eps, uint32_t n, float *out)
 {
