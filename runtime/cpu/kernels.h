@@ -177,10 +177,9 @@ struct rn_attn_args {
     float *o;                    /* [n_q, head_dim] */
     float *scratch;              /* RN_ATTN_SCRATCH(head_dim) floats of the calling thread */
     /* Hints, which change no bit. cold: the chunk is probably in no cache, so V is worth fetching while the scores are formed.
-     * next_k: K parts, of next_k_bytes each, that the thread will probably read next, worth fetching while values are added; may be NULL. */
+     * next_k: K parts that the thread will probably read next, worth fetching while values are added; may be NULL. */
     bool cold;
     const uint8_t *next_k[4];
-    size_t next_k_bytes;
 };
 #define RN_ATTN_SCRATCH(head_dim) ((size_t)RN_ATTN_MAX_Q * (256 + 2 * (size_t)(head_dim)))
 typedef void (*rn_attn_fn)(const struct rn_attn_args *args);

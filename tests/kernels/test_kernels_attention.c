@@ -143,7 +143,6 @@ static void run(const struct rn_cpu_row *r, const struct chunk *c, struct result
         args.next_k[p] = random_below(4) ? c->k[p] : NULL; // hints must not change a bit
     }
     args.cold = random_below(2);
-    args.next_k_bytes = c->part_bytes;
     for (uint32_t i = 0; i < c->n_q; i++) {
         args.q[i] = c->q + (size_t)i * c->head_dim;
         args.lo[i] = c->lo[i];

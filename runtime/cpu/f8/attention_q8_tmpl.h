@@ -62,10 +62,10 @@ INLINE void score_q8(const struct rn_attn_args *args, const struct rn_attn_block
         if (!rn_attn_tile_seen(args, blk, j)) {
             continue; // keeps I2
         }
-        const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + j % RN_PAGE_TOKENS / TILE * tile_bytes;
-        const uint8_t *scales = tile + (size_t)TILE * head_dim;
+        const size_t at = j % RN_PAGE_TOKENS / TILE * tile_bytes;
+        const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + at, *scales = tile + (size_t)TILE * head_dim;
         if (blk->fetches) {
-            rn_fetch_quarter(args->v[j / RN_PAGE_TOKENS], 4 * tile_bytes, j % RN_PAGE_TOKENS / TILE);
+            rn_fetch(args->v[j / RN_PAGE_TOKENS] + at, tile_bytes); // at once: what integers leave to spread it over is little
         }
         for (uint32_t h = 0; h < TILE; h += 8) {
             struct f8 acc[BLOCK_K];

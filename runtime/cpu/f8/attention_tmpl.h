@@ -35,7 +35,7 @@ static void softmax(const struct rn_attn_args *args, uint32_t i, struct f8 max)
 
 /* One page of values: v at the first token and dimension; q8: scale at the first token and group. */
 struct values {
-    const uint8_t *v;
+    const uint8_t *v, *ahead;  /* ahead: a line to fetch, moves as v does */
     const float *scale;
     size_t v_step, scale_step; /* from token to token */
 };
@@ -52,7 +52,8 @@ INLINE void add_values(const bool q8, float *o, const float *p, struct values s,
             acc[x][z] = f8_load(o + (size_t)x * head_dim + 8 * z);
         }
     }
-    for (uint32_t j = 0; j < n_tok; j++, p++, s.v += s.v_step, s.scale += s.scale_step) {
+    for (uint32_t j = 0; j < n_tok; j++, p++, s.v += s.v_step, s.ahead += s.v_step, s.scale += s.scale_step) {
+        RN_FETCH_LINE(s.ahead);
         float w[BLOCK_V];
 #pragma GCC unroll 3
         for (uint32_t x = 0; x < n; x++) {
@@ -77,17 +78,20 @@ INLINE void add_values(const bool q8, float *o, const float *p, struct values s,
 }
 
 /* Tokens [j0, j1) of one page for n queries from i on, all dimensions. */
-INLINE void page(const bool q8, const struct rn_attn_args *args, const float *scales, uint32_t i, uint32_t j0, uint32_t j1,
-                 const uint32_t n)
+INLINE void page(const bool q8, const struct rn_attn_args *args, const uint8_t *next, const float *scales, uint32_t i, uint32_t j0,
+                 uint32_t j1, const uint32_t n)
 {
-    uint32_t head_dim = args->head_dim, slot = j0 % RN_PAGE_TOKENS, d = 0;
+    uint32_t head_dim = args->head_dim, d = 0;
     float *o = args->o + (size_t)i * head_dim;
     const float *p = args->scratch + i * RN_CHUNK_TOKENS + j0;
     struct values s = {.scale = scales, .v_step = q8 ? head_dim : 2 * (size_t)head_dim, .scale_step = q8 ? head_dim / RN_GROUP : 0};
-    s.v = args->v[j0 / RN_PAGE_TOKENS] + slot * s.v_step;
+    const size_t at = j0 % RN_PAGE_TOKENS * s.v_step, slice_bytes = q8 ? RN_GROUP : 2 * RN_GROUP;
+    s.v = args->v[j0 / RN_PAGE_TOKENS] + at;
+    s.ahead = next ? next + at : s.v;
     for (; d + RN_GROUP <= head_dim; d += RN_GROUP) {
         add_values(q8, o + d, p, s, head_dim, j1 - j0, 4, n);
-        s.v += q8 ? RN_GROUP : 2 * RN_GROUP;
+        s.v += slice_bytes;
+        s.ahead += slice_bytes;
         s.scale += q8;
     }
     if (!q8 && d < head_dim) {
@@ -95,47 +99,30 @@ INLINE void page(const bool q8, const struct rn_attn_args *args, const float *sc
     }
 }
 
-/* Asks for what of `next` belongs to the tokens from j0 on, up to the end of their tile; returns that end. NULL: nothing, and j1. */
-static uint32_t fetch_next(const struct rn_attn_args *args, const uint8_t *next, uint32_t j0, uint32_t j1)
-{
-    if (!next) {
-        return j1;
-    }
-    uint32_t end = (j0 / TILE + 1) * TILE;
-    end = end < j1 ? end : j1;
-    const size_t each = args->next_k_bytes / RN_PAGE_TOKENS;
-    rn_fetch(next + j0 % RN_PAGE_TOKENS * each, (end - j0) * each);
-    return end;
-}
-
 static void values_f16(const struct rn_attn_args *args, const uint8_t *next, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n)
 {
-    for (uint32_t end; j0 < j1; j0 = end) {
-        end = fetch_next(args, next, j0, j1);
-        FOR_3(n, page, false, args, NULL, i, j0, end);
-    }
+    FOR_3(n, page, false, args, next, NULL, i, j0, j1);
 }
 
 /* The scales of the values of tokens [j0, j1) of one page as floats; returns where those of j0 begin. Scales beside the range give
  * numbers that nobody reads. */
-static const float *value_scales(const struct rn_attn_args *args, uint32_t j0, uint32_t j1)
+static const float *value_scales(const struct rn_attn_args *args, const uint8_t *next, uint32_t j0, uint32_t j1)
 {
     uint32_t n_groups = args->head_dim / RN_GROUP, from = j0 % RN_PAGE_TOKENS * n_groups, to = from + (j1 - j0) * n_groups;
-    const uint8_t *stored = args->v[j0 / RN_PAGE_TOKENS] + (size_t)RN_PAGE_TOKENS * args->head_dim;
+    const size_t stored_at = (size_t)RN_PAGE_TOKENS * args->head_dim;
+    const uint8_t *stored = args->v[j0 / RN_PAGE_TOKENS] + stored_at, *ahead = next ? next + stored_at : stored;
     float *scales = args->scratch + VALUE_SCALES(args->head_dim);
     for (uint32_t at = from / 8 * 8; at < to; at += 8) {
         f8_store(scales + at, f8_load_f16(stored + at * sizeof(uint16_t)));
     }
+    rn_fetch(ahead + from * sizeof(uint16_t), (to - from) * sizeof(uint16_t));
     return scales + from;
 }
 
 static void values_q8(const struct rn_attn_args *args, const uint8_t *next, uint32_t i, uint32_t j0, uint32_t j1, uint32_t n)
 {
-    for (uint32_t end; j0 < j1; j0 = end) {
-        end = fetch_next(args, next, j0, j1);
-        const float *scales = value_scales(args, j0, end);
-        FOR_3(n, page, true, args, scales, i, j0, end);
-    }
+    const float *scales = value_scales(args, next, j0, j1);
+    FOR_3(n, page, true, args, next, scales, i, j0, j1);
 }
 
 void FINISH(const struct rn_attn_args *args, const struct f8 *max, bool q8)
@@ -150,15 +137,18 @@ void FINISH(const struct rn_attn_args *args, const struct f8 *max, bool q8)
 
 /* ---- f16 ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Virtual lanes i and i + 8 of 8 keys, added. tile: the first of the 8 keys. */
-INLINE void lane_pair(const float *const *q, const uint8_t *tile, uint32_t head_dim, uint32_t i, struct f8 *sum, const uint32_t n)
+/* Virtual lanes i and i + 8 of 8 keys, added. tile: the first of the 8 keys; ahead: as many bytes as a tile has, to fetch. */
+INLINE void lane_pair(const float *const *q, const uint8_t *tile, const uint8_t *ahead, uint32_t head_dim, uint32_t i, struct f8 *sum,
+                      const uint32_t n)
 {
     struct f8 a[BLOCK_K], b[BLOCK_K];
 #pragma GCC unroll 4
     for (uint32_t x = 0; x < n; x++) {
         a[x] = b[x] = f8_all(0.0f);
     }
-    for (uint32_t d = i; d < head_dim; d += 16) {
+    ahead += (size_t)i * (head_dim / 16) * RN_LINE; // its head_dim / 2 lines are shared out among the 8 pairs
+    for (uint32_t d = i; d < head_dim; d += 16, ahead += RN_LINE) {
+        RN_FETCH_LINE(ahead);
         const struct f8 ka = f8_load_f16(tile + (size_t)d * TILE * 2), kb = f8_load_f16(tile + (size_t)(d + 8) * TILE * 2);
 #pragma GCC unroll 4
         for (uint32_t x = 0; x < n; x++) {
@@ -173,14 +163,14 @@ INLINE void lane_pair(const float *const *q, const uint8_t *tile, uint32_t head_
 }
 
 /* The scores of 8 keys: the tree 8-4-2-1 over the virtual lanes, its leaves in an order that keeps few sums alive. */
-INLINE void dot_f16(const float *const *q, const uint8_t *tile, uint32_t head_dim, struct f8 *dot, const uint32_t n)
+INLINE void dot_f16(const float *const *q, const uint8_t *tile, const uint8_t *ahead, uint32_t head_dim, struct f8 *dot, const uint32_t n)
 {
     struct f8 half[2][BLOCK_K], pair[2][BLOCK_K];
     for (uint32_t i = 0; i < 2; i++) { // even lanes, odd lanes
         for (uint32_t k = 0; k < 2; k++) {
             struct f8 s[BLOCK_K], t[BLOCK_K];
-            lane_pair(q, tile, head_dim, i + 2 * k, s, n);
-            lane_pair(q, tile, head_dim, i + 2 * k + 4, t, n);
+            lane_pair(q, tile, ahead, head_dim, i + 2 * k, s, n);
+            lane_pair(q, tile, ahead, head_dim, i + 2 * k + 4, t, n);
             for (uint32_t x = 0; x < n; x++) {
                 pair[k][x] = f8_add(s[x], t[x]);
             }
@@ -202,13 +192,11 @@ INLINE void score_f16(const struct rn_attn_args *args, const struct rn_attn_bloc
         if (!rn_attn_tile_seen(args, blk, j)) {
             continue; // keeps I2
         }
-        const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + (size_t)(j % RN_PAGE_TOKENS) * head_dim * 2;
-        if (blk->fetches) {
-            rn_fetch_quarter(args->v[j / RN_PAGE_TOKENS], (size_t)RN_PAGE_TOKENS * head_dim * 2, j % RN_PAGE_TOKENS / TILE);
-        }
+        const size_t at = (size_t)(j % RN_PAGE_TOKENS) * head_dim * 2;
+        const uint8_t *tile = args->k[j / RN_PAGE_TOKENS] + at, *ahead = blk->fetches ? args->v[j / RN_PAGE_TOKENS] + at : tile;
         for (uint32_t h = 0; h < TILE; h += 8) {
             struct f8 dot[BLOCK_K];
-            dot_f16(q, tile + 2 * (size_t)h, head_dim, dot, n);
+            dot_f16(q, tile + 2 * (size_t)h, ahead, head_dim, dot, n);
 #pragma GCC unroll 4
             for (uint32_t x = 0; x < n; x++) {
                 rn_attn_keep(args, blk->i0 + x, j + h, dot[x], max);
