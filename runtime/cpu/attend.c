@@ -270,6 +270,25 @@ static void keys_of(const struct rn_cpu *c, const struct rn_cpu_step_op *op, con
     }
 }
 
+static uint32_t clamp(uint32_t x, uint32_t low, uint32_t high)
+{
+    return x < low ? low : x < high ? x : high;
+}
+
+/* Asks for the next keys as far as the kernel did not: it does so while it reads values, and those of tokens [lo, hi) may be few.
+ * part_bytes: of a part of the next keys. */
+static void fetch_rest(const struct rn_attn_args *args, size_t part_bytes, uint32_t lo, uint32_t hi)
+{
+    size_t each = part_bytes / RN_PAGE_TOKENS;
+    for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
+        uint32_t first = i * RN_PAGE_TOKENS, end = first + RN_PAGE_TOKENS, from = clamp(lo, first, end), to = clamp(hi, from, end);
+        if (args->next_k[i]) {
+            rn_fetch(args->next_k[i], (from - first) * each);
+            rn_fetch(args->next_k[i] + (to - first) * each, (end - to) * each);
+        }
+    }
+}
+
 static void run_chunk(struct rn_cpu *c, const struct call *call)
 {
     const struct rn_attn_chunk *chunk = call->chunk;
@@ -300,6 +319,9 @@ static void run_chunk(struct rn_cpu *c, const struct call *call)
         keys_of(c, call->op, call->next, args.next_k);
     }
     KERNEL(c, rn_attn_fn, q8 ? RN_CPU_ATTN_Q8_0 : RN_CPU_ATTN_F16)(&args);
+    if (call->next) {
+        fetch_rest(&args, rn_kv_part_bytes(chunk_is_q8(c, call->next), hd), lo, hi);
+    }
 }
 
 /* Asks for the keys of the first chunk of a thread: no earlier chunk could. */
