@@ -7,7 +7,6 @@
 
 #include "runtime/tensor/dtype.h"
 
-#define AMAX_MIN 0x1p-100f // below it 127 / amax could overflow; such a group is zero for every purpose
 
 static float group_amax(const float *x)
 {
@@ -23,7 +22,7 @@ float rn_quant_act(const float *x, int8_t *q, int32_t *ret_sum)
 {
     float amax = group_amax(x);
     int32_t sum = 0;
-    if (amax < AMAX_MIN) {
+    if (amax < RN_AMAX_MIN) {
         memset(q, 0, RN_GROUP);
         *ret_sum = 0;
         return 0.0f;

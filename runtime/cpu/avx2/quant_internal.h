@@ -8,8 +8,6 @@
 #include "runtime/cpu/kernels.h"
 #include "runtime/tensor/quant.h"
 
-#define RN_V_AMAX_MIN 0x1p-100f // below: the group is zero
-
 /* Greatest magnitude of 32 values; a NaN does not count. */
 static inline float rn_v_group_max(const float *x)
 {
@@ -33,7 +31,7 @@ static inline void rn_v_store_group(int8_t *q, const __m256i v[4])
 static inline float rn_v_quant_act(const float *x, int8_t *q, struct rn_act_sum *ret_sum)
 {
     const float amax = rn_v_group_max(x);
-    if (amax < RN_V_AMAX_MIN) {
+    if (amax < RN_AMAX_MIN) {
         memset(q, 0, RN_GROUP);
         *ret_sum = (struct rn_act_sum){{0, 0}};
         return 0.0f;

@@ -4,11 +4,7 @@
  * Scores: K lies in tiles of 16 tokens, so one register holds one dimension (f16) or four dimensions (q8_0) of 16 keys, and the sum of
  * each key is formed in its own SIMD lane. Two tiles are scored together: what is loaded of K serves several queries, and what is
  * broadcast of a query serves both tiles. Values: one query's output lies in registers over the tokens, and a converted V register serves
- * several queries.
- *
- * Fetching (struct rn_attn_args, cold): while the bytes of a K part are read, the same bytes of its V part are asked for, and while those
- * are read, the same bytes of the next K part. So requests to the memory are spread over the arithmetic; a burst of them would stand in a
- * queue, and then the memory would wait. Where nothing is to be fetched, `ahead` is what is read anyway. Thread: any; pure. */
+ * several queries. What is fetched meanwhile: fetch_internal.h. Thread: any; pure. */
 #pragma once
 
 #include <immintrin.h>

@@ -8,8 +8,6 @@
 #include "runtime/cpu/kernels.h"
 #include "runtime/tensor/quant.h"
 
-#define RN_V_AMAX_MIN 0x1p-100f // below: the group is zero
-
 /* Their greatest magnitude. */
 static inline float rn_v_group_max(__m512 x0, __m512 x1)
 {
@@ -28,7 +26,7 @@ static inline float rn_v_quant_act(const float *x, int8_t *q, struct rn_act_sum 
 {
     const __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
     const float amax = rn_v_group_max(x0, x1);
-    if (!(amax >= RN_V_AMAX_MIN)) {
+    if (amax < RN_AMAX_MIN) {
         memset(q, 0, RN_GROUP);
         *ret_sum = (struct rn_act_sum){{0, 0}};
         return 0.0f;

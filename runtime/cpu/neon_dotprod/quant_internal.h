@@ -6,8 +6,6 @@
 #include "runtime/cpu/neon_dotprod/vmath_internal.h"
 #include "runtime/tensor/quant.h"
 
-#define RN_V_AMAX_MIN 0x1p-100f // below: the group is zero
-
 /* Greatest magnitude of 32 values; a NaN does not count. */
 static inline float rn_v_group_max(const float *x)
 {
@@ -30,7 +28,7 @@ INLINE int8x16_t rn_v_narrow(const int32x4_t v[4])
 static inline float rn_v_quant_act(const float *x, int8_t *q, struct rn_act_sum *ret_sum)
 {
     const float amax = rn_v_group_max(x);
-    if (amax < RN_V_AMAX_MIN) {
+    if (amax < RN_AMAX_MIN) {
         memset(q, 0, RN_GROUP);
         *ret_sum = (struct rn_act_sum){{0, 0}};
         return 0.0f;
